@@ -1,0 +1,1 @@
+"""Stage D: start and stop what runs in an allocation."""

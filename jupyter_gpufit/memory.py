@@ -1,0 +1,57 @@
+"""Sizes of memory, to and from people. Inside, memory is an `int` of bytes everywhere.
+
+`GiB`, `Gi` and `G` are 2**30; `GB` is 10**9; likewise for K, M and T.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from .errors import InvalidValue
+
+__all__ = ["GiB", "format_memory", "parse_memory"]
+
+GiB = 2**30
+
+_EXPONENTS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:([kmgt])(ib|i|b)?|b)?\s*", re.IGNORECASE | re.ASCII)
+_LARGEST = 2**60
+
+
+def parse_memory(value: str | int) -> int:
+    """Bytes meant by `value`: `"16GiB"`, `"16G"`, `"16 GB"`, `"0.5g"`, `"1024"` or an int of bytes.
+
+    Raises `InvalidValue` for anything else, for fewer than 0 bytes and for more than an exbibyte.
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise InvalidValue(f"{value!r} is not a size of memory; write it like '16GiB', or as an int of bytes")
+    if isinstance(value, int):
+        size = value
+    else:
+        match = _SIZE.fullmatch(value)
+        if match is None:
+            raise InvalidValue(f"{value!r} is not a size of memory; write it like '16GiB', '16G' or '500MB'")
+        number, unit, suffix = match.groups()
+        base = 1000 if suffix and suffix.lower() == "b" else 1024
+        # A Fraction, not a float: "0.1GB" is exactly 100,000,000 bytes.
+        size = int(Fraction(number) * base ** _EXPONENTS[(unit or "").lower()])
+    if not 0 <= size <= _LARGEST:
+        raise InvalidValue(f"{value!r} is not a possible size of memory; write it like '16GiB'")
+    return size
+
+
+def format_memory(size: int | None) -> str:
+    """`size` bytes for people, in binary units and at most one decimal: `"16 GiB"`, `"11.2 GiB"`, `"?"` if unknown.
+
+    Rounded down, so that a size shown is never more than there is.
+    """
+    if size is None:
+        return "?"
+    for unit, exponent in (("TiB", 4), ("GiB", 3), ("MiB", 2), ("KiB", 1)):
+        tenths = abs(size) * 10 // 1024**exponent
+        if tenths >= 10:
+            whole, tenth = divmod(tenths, 10)
+            sign = "-" if size < 0 else ""
+            return f"{sign}{whole}.{tenth} {unit}" if tenth and whole < 1000 else f"{sign}{whole} {unit}"
+    return f"{size} B"

@@ -1,0 +1,1 @@
+"""What people use in a notebook: the `%gpufit` magic and the client under it."""

@@ -1,0 +1,85 @@
+"""What handlers, magics and the provisioner know of a scheduler: this interface, and nothing else.
+
+Today the scheduler lives in their own process (`scheduler.py`); later it may be a service that many servers share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from ..models import Allocation, EndReason, Endpoint, Node, Request, Unit
+from .fit import Decision
+
+__all__ = ["Scheduler"]
+
+
+class Scheduler(Protocol):
+    """The one writer of allocations: takes requests, places, reserves, launches, releases."""
+
+    id: str
+    """Goes into the labels of everything it starts."""
+
+    # --- for people: handlers, magics, command line
+
+    def nodes(self) -> Sequence[Node]:
+        """All nodes, usable or not, by name."""
+
+    def explain(self, request: Request) -> Decision:
+        """A dry run of `request`: the decision, with its four stages. Reserves nothing."""
+
+    async def request(self, request: Request, owner: str, *, kernel_id: str | None = None) -> Allocation:
+        """Place and reserve now; prepare and start in the background. Returns within the time of a decision.
+
+        Without `kernel_id` the scheduler has its `KernelHost` start the kernel once the unit is prepared. With it, the
+        caller (the provisioner of that kernel, started by somebody else) goes on with `prepared`, `launch` and `ready`.
+        Raises `NoFit`, `NeverFits`, `Conflict` (name taken), `ImageRefused`, `InvalidValue`.
+        """
+
+    def allocations(self, owner: str | None = None, ended: bool = False) -> Sequence[Allocation]:
+        """Allocations that have not ended (and with `ended` the recent ones that have), oldest first."""
+
+    def get(self, id_or_name: str, owner: str | None = None) -> Allocation:
+        """The allocation of that id, or else the latest of that name (a live one first). Raises `NotFound`."""
+
+    async def release(self, id: str, reason: EndReason = EndReason.RELEASED, message: str = "") -> Allocation:
+        """Begin to end it, from whatever state it is in (a start in progress is cancelled and undone); idempotent.
+        Returns at once with the allocation as it is then; `changed` tells when it has ended. Raises `NotFound`."""
+
+    async def changed(self, id: str, version: int, timeout: float) -> Allocation:
+        """The allocation as soon as its `version` is greater than `version`, or as it is after `timeout` seconds."""
+
+    async def logs(self, id: str, tail: int | None = None) -> str:
+        """What its unit printed (kept after the end, up to a limit)."""
+
+    def subscribe(self, callback: Callable[[Allocation], None]) -> Callable[[], None]:
+        """Call back with each allocation that changed, until the returned function is called."""
+
+    # --- for the kernel in it: called by the provisioner
+
+    async def prepared(self, id: str) -> Unit:
+        """Wait until the allocation's unit is prepared. Raises what went wrong if it ends before."""
+
+    async def launch(self, id: str, command: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str]) -> Endpoint:
+        """Start the prepared unit (`Launcher.start`). If that fails the allocation ends `failed`, and it raises `LaunchError`."""
+
+    async def ready(self, id: str, kernel_id: str) -> Allocation:
+        """The kernel answers: the allocation is running."""
+
+    async def failed(self, id: str, message: str) -> None:
+        """The kernel will never answer (died while starting, or restarted too often): the allocation ends `failed`."""
+
+    async def stop_unit(self, id: str) -> None:
+        """Stop and remove its unit, confirmed, and keep its GPUs reserved (for a restart). Quiet if there is none."""
+
+    async def restart_unit(self, id: str) -> Unit:
+        """Prepare a new unit on the same node, the same GPUs and the same ports; the one before is confirmed gone first."""
+
+    async def interrupt(self, id: str) -> None:
+        """`Launcher.interrupt`; never raises."""
+
+    def exit_code(self, id: str) -> int | None:
+        """`Launcher.exit_code`: from known state, no call; `None` also when the node is unreachable."""
+
+    def describe_exit(self, id: str) -> str:
+        """`Launcher.describe_exit`."""
