@@ -1,0 +1,42 @@
+# `make demo`: install, and run the main job on a simulated cluster. `make test`: install, and run all tests.
+# Both need Python 3.11 or later, and nothing else; the Docker and browser tests skip where there is no engine or browser.
+
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+
+.PHONY: demo lab test lint bench clean
+
+demo: $(VENV)/.demo
+	$(BIN)/jupyter-gpufit demo --check
+	@echo
+	@echo "Now with your own hands, in JupyterLab:  $(BIN)/jupyter-gpufit demo"
+
+lab: $(VENV)/.demo
+	$(BIN)/jupyter-gpufit demo
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.test
+	$(BIN)/python bench/select.py
+
+clean:
+	rm -rf $(VENV) build dist
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/.demo: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet '.[demo]'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@touch $@ $(VENV)/.demo
