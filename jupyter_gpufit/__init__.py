@@ -5,6 +5,7 @@ Importing this loads neither NVML nor docker, pandas or a widget library; names 
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,11 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """`%load_ext jupyter_gpufit`: register the magics. Called by IPython."""
+    if "GPUFIT_ATTACHED" in os.environ:  # this kernel itself runs on GPUs that were granted to it
+        from .kernels.bootstrap import attached
+
+        attached.load_ipython_extension(shell)
+        return
     from .notebook.magics import load
 
     load(shell)
@@ -49,6 +55,11 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
     """`%unload_ext jupyter_gpufit`. Called by IPython."""
+    if "GPUFIT_ATTACHED" in os.environ:
+        from .kernels.bootstrap import attached
+
+        attached.unload_ipython_extension(shell)
+        return
     from .notebook.magics import unload
 
     unload(shell)

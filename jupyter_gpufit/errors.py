@@ -13,6 +13,8 @@
     │   ├── ClaimLost         another scheduler holds these GPUs: select again
     │   └── ImageRefused      the image cannot be used here
     ├── NodeUnreachable       a node's engine or reporter does not answer
+    ├── Unavailable           the service itself is not there: it starts, stops, or could not start
+    ├── StoreError            the file that allocations are kept in cannot be used
     └── Cancelled             the person took the request back
 
 Each carries a `code` (stable, for programs; the `error` member of a REST answer), a message for people that names the
@@ -38,6 +40,8 @@ __all__ = [
     "NodeUnreachable",
     "NotFound",
     "NotPlaced",
+    "StoreError",
+    "Unavailable",
 ]
 
 
@@ -133,6 +137,20 @@ class NodeUnreachable(GpufitError):
 
     code = "node-unreachable"
     status = 503
+
+
+class Unavailable(GpufitError):
+    """The gpufit service of this server starts, stops, or could not start; the message says which."""
+
+    code = "unavailable"
+    status = 503
+
+
+class StoreError(GpufitError):
+    """The file that allocations are kept in cannot be used. The message names the file and what to do about it."""
+
+    code = "store"
+    status = 500
 
 
 class Cancelled(GpufitError):

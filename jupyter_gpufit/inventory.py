@@ -1,10 +1,28 @@
-"""`gpufit.toml`: which nodes the cluster has. (`load` finds, reads and validates it; `watch`ing for changes is the poller's.)"""
+"""`gpufit.toml`: which nodes the cluster has.
+
+    find      --inventory, $GPUFIT_INVENTORY, the Jupyter config path   → the file, or None
+    load      the file → Inventory; None → this machine is the cluster
+
+Every error is an `InventoryError` whose message says where (file, `[[node]]`, key), the value, why, and what to write.
+The cluster's poller calls `load`, also on every change (in a thread: it reads files and may ask the local engine).
+"""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
 from msgspec import Struct
 
-__all__ = ["Inventory", "Mount", "NodeSpec"]
+from .errors import InventoryError
+
+__all__ = ["POLICIES", "Inventory", "Mount", "NodeSpec", "find", "load"]
+
+POLICIES: Final = ("best-fit", "claim")
+"""What `policy` may be: the names of `scheduling/policies.py` (a test compares the two)."""
+FILE: Final = "gpufit.toml"
 
 
 class Mount(Struct, frozen=True, kw_only=True):
@@ -29,6 +47,7 @@ class NodeSpec(Struct, frozen=True, kw_only=True):
     monitor_period: float = 5.0
     timeout: float = 4.0
     stale_after: float = 30.0
+    """A report older than this is not acted on. Default in a file: at least three monitoring periods and a timeout."""
     image: str = "quay.io/jupyter/pytorch-notebook:cuda12-latest"
     images: tuple[str, ...] = ()
     """Globs of images people may ask for; `image` is always allowed."""
@@ -55,6 +74,13 @@ class NodeSpec(Struct, frozen=True, kw_only=True):
         """`docker` or `process`."""
         return "process" if self.docker is None else "docker"
 
+    @property
+    def reached_at(self) -> str:
+        """`address`, or what that is by default: the host of `docker`; loopback for `unix://` and plain processes."""
+        if self.address is not None:
+            return self.address
+        return (urlsplit(self.docker).hostname if self.docker else None) or "127.0.0.1"
+
 
 class Inventory(Struct, frozen=True, kw_only=True):
     """The cluster, as described by one file (or by nothing: this machine)."""
@@ -63,3 +89,44 @@ class Inventory(Struct, frozen=True, kw_only=True):
     policy: str = "best-fit"
     path: str | None = None
     """The file it came from."""
+
+
+# --- finding and reading the file -------------------------------------------------------------------------------------
+
+
+def find(path: str | os.PathLike[str] | None = None) -> Path | None:
+    """The inventory to read: `path` (of `--inventory`), else `$GPUFIT_INVENTORY`, else the first `gpufit.toml` on the
+    Jupyter config path; `None` if there is none.
+
+    One that was named is returned whether it exists or not: `load` says what is wrong with it. Called by the poller
+    (again on every look for changes) and the command line.
+    """
+    if named := path or os.environ.get("GPUFIT_INVENTORY"):
+        return Path(named).expanduser().absolute()
+    from jupyter_core.paths import jupyter_config_path
+
+    files = (os.path.join(folder, FILE) for folder in jupyter_config_path())
+    # os.path's, not Path's: a directory that is closed to us is no error.
+    return next((Path(file) for file in files if os.path.isfile(file)), None)
+
+
+def load(path: Path | None) -> Inventory:
+    """Read and validate `path`; with `None`, describe this machine. Raises `InventoryError`.
+
+    Blocks for as long as the disk takes, or with `None` the local Docker Engine (about a second at most).
+    """
+    if path is None:
+        from ._this_machine import this_machine
+
+        return Inventory(nodes=(this_machine(),))
+    from ._gpufit_toml import parse
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InventoryError(f"{path}: cannot be read: {error.strerror or error}", file=str(path)) from None
+    except UnicodeDecodeError as error:
+        raise InventoryError(
+            f"{path}: is not UTF-8 text: {error.reason} at byte {error.start}", file=str(path)
+        ) from None
+    return parse(text, path)

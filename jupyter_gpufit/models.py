@@ -47,7 +47,7 @@ MAX_GPUS = 1024  # per request; far above any one machine, low enough that nothi
 # --- stage A: what nodes say -------------------------------------------------------------------------------------------
 
 
-class GpuProcess(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GpuProcess(Struct, frozen=True, kw_only=True):
     """A process that computes on a GPU (`nvmlDeviceGetComputeRunningProcesses`)."""
 
     pid: int
@@ -59,7 +59,7 @@ class GpuProcess(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str | None = None
 
 
-class Gpu(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Gpu(Struct, frozen=True, kw_only=True):
     """One schedulable device: a whole GPU, or a MIG instance. Also a MIG parent, which is shown and never allocated.
 
     As a reporter makes it, `memory_free` and `idle` are the device's own. As the cluster cache hands it to selection, they
@@ -306,6 +306,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     host_ports: tuple[int, ...] = ()
     """After a restart: the ports the unit before had, to have again."""
     cards: dict[str, str] = {}
+    totals: dict[str, int] = {}
+    """uuid -> bytes the GPU has in all, where known: with it, shared claims of several schedulers are added up."""
 
 
 class Unit(Struct, frozen=True, kw_only=True):

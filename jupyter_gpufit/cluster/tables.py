@@ -1,0 +1,223 @@
+"""The cluster as pandas DataFrames: for `%gpufit nodes | gpus | allocations`, and for whoever computes with them.
+
+Columns and dtypes are always the same, also of an empty table; unknown is `<NA>`, never zero. Sizes are integer bytes,
+times UTC. `style` is the same for people. Importing this does not load pandas; calling it does.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from ..memory import format_memory
+from ..models import Allocation, Node
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pandas.io.formats.style import Styler
+
+__all__ = ["ALLOCATION_COLUMNS", "GPU_COLUMNS", "NODE_COLUMNS", "allocations", "gpus", "nodes", "style"]
+
+_TIME: Final = "datetime64[ns, UTC]"
+
+NODE_COLUMNS: Final = {
+    "node": "string",
+    "usable": "boolean",
+    "reason": "string",  # why it is not
+    "gpus": "Int64",  # that can be allocated, now or later
+    "idle": "Int64",
+    "memory_total": "Int64",  # bytes, of those
+    "memory_free": "Int64",  # bytes, less what is reserved
+    "launcher": "string",
+    "age": "Float64",  # seconds since its last report
+    "driver": "string",
+    "cuda": "string",
+    "labels": "string",  # JSON
+}
+
+GPU_COLUMNS: Final = {
+    "node": "string",
+    "index": "Int64",
+    "uuid": "string",
+    "model": "string",
+    "idle": "boolean",
+    "shareable": "boolean",
+    "memory_total": "Int64",
+    "memory_free": "Int64",  # bytes, less what is reserved
+    "memory_used": "Int64",
+    "utilization": "Int64",  # percent
+    "temperature": "Int64",  # degrees Celsius
+    "power": "Float64",  # watts
+    "health": "string",
+    "allocatable": "boolean",
+    "reason": "string",  # why nothing can be placed on it (or on its node)
+    "card": "string",
+    "mig_profile": "string",
+    "parent": "string",
+    "numa": "Int64",
+    "processes": "Int64",
+    "allocations": "string",  # ids, separated by blanks
+}
+
+ALLOCATION_COLUMNS: Final = {
+    "name": "string",
+    "state": "string",
+    "node": "string",
+    "gpus": "Int64",
+    "memory": "Int64",  # bytes, of all of them
+    "owner": "string",
+    "created": _TIME,
+    "expires": _TIME,
+    "ended": _TIME,
+    "reason": "string",
+    "message": "string",
+    "image": "string",
+    "shared": "boolean",
+    "id": "string",
+    "kernel_id": "string",
+    "uuids": "string",  # of the GPUs, separated by blanks
+}
+
+
+def nodes(nodes: Iterable[Node | Mapping[str, Any]]) -> pd.DataFrame:
+    """One row per node (`NODE_COLUMNS`). A mapping is a node as REST gives it."""
+    return _frame([_node_row(_node(node)) for node in nodes], NODE_COLUMNS)
+
+
+def gpus(nodes: Iterable[Node | Mapping[str, Any]]) -> pd.DataFrame:
+    """One row per GPU, MIG instance and MIG parent of `nodes` (`GPU_COLUMNS`), in the effective view."""
+    return _frame([row for node in nodes for row in _gpu_rows(_node(node))], GPU_COLUMNS)
+
+
+def allocations(allocations: Iterable[Allocation | Mapping[str, Any]]) -> pd.DataFrame:
+    """One row per allocation (`ALLOCATION_COLUMNS`). A mapping is `Allocation.public()`, as REST gives it."""
+    rows = [each.public() if isinstance(each, Allocation) else each for each in allocations]
+    return _frame([_allocation_row(row) for row in rows], ALLOCATION_COLUMNS)
+
+
+# --- rows
+
+
+def _node(node: Node | Mapping[str, Any]) -> Node:
+    return node if isinstance(node, Node) else msgspec.convert(dict(node), Node)
+
+
+def _node_row(node: Node) -> dict[str, Any]:
+    usable = [gpu for gpu in node.gpus if gpu.allocatable]
+    known = node.age is not None  # a node that never reported has no number of GPUs
+    return {
+        "node": node.name,
+        "usable": node.reason is None,
+        "reason": node.reason,
+        "gpus": len(usable) if known else None,
+        "idle": sum(gpu.idle for gpu in usable) if known else None,
+        "memory_total": _sum(gpu.memory_total for gpu in usable) if known else None,
+        "memory_free": _sum(gpu.memory_free for gpu in usable) if known else None,
+        "launcher": node.launcher,
+        "age": node.age,
+        "driver": node.driver,
+        "cuda": node.cuda,
+        "labels": json.dumps(node.labels, sort_keys=True, ensure_ascii=False),
+    }
+
+
+def _gpu_rows(node: Node) -> list[dict[str, Any]]:
+    same = [column for column in GPU_COLUMNS if column not in ("node", "reason", "processes", "allocations")]
+    return [
+        {column: getattr(gpu, column) for column in same}
+        | {
+            "node": node.name,
+            "reason": gpu.reason if node.reason is None else f"{node.name}: {node.reason}",
+            "processes": len(gpu.processes),
+            "allocations": " ".join(gpu.allocations),
+        }
+        for gpu in node.gpus
+    ]
+
+
+def _allocation_row(public: Mapping[str, Any]) -> dict[str, Any]:
+    uuids, memory = public["gpus"], public["memory"]
+    same = ("name", "state", "node", "owner", "created", "expires", "ended", "reason", "message", "id", "kernel_id")
+    return {
+        **{column: public.get(column) for column in same},
+        "image": public.get("image"),
+        "shared": public.get("shared"),
+        "gpus": len(uuids) or None,
+        "memory": sum(memory) if uuids else None,
+        "uuids": " ".join(uuids),
+    }
+
+
+def _sum(sizes: Iterable[int | None]) -> int | None:
+    """`None` if one is not known: what adds up without it is not the sum."""
+    known = list(sizes)
+    return None if None in known else sum(size or 0 for size in known)
+
+
+def _frame(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:
+    import pandas as pd
+
+    def series(column: str, dtype: str) -> pd.Series[Any]:
+        values = [row[column] for row in rows]
+        if dtype == _TIME:
+            return pd.Series(pd.to_datetime(pd.Series(values, dtype="Float64"), unit="s", utc=True)).astype(_TIME)
+        return pd.Series(values, dtype=dtype)
+
+    return pd.DataFrame({column: series(column, dtype) for column, dtype in columns.items()}, columns=list(columns))
+
+
+# --- for people
+
+_BYTES: Final = ("memory_total", "memory_free", "memory_used", "memory")
+_SHARES: Final = {"memory_free": "memory_total", "memory_used": "memory_total", "utilization": 100}
+"""Columns with a bar, and what a full bar is: another column, or a number."""
+_COLORS: Final = {"memory_free": "46, 160, 67", "memory_used": "209, 134, 22", "utilization": "56, 132, 244"}
+"""Half-transparent over whatever is behind, and no colour of text: so it reads on light and dark."""
+
+
+def style(table: pd.DataFrame) -> Styler:
+    """`table` (one of the three) for people: sizes in GiB, bars for memory and utilisation, `?` for unknown.
+
+    What nodes wrote of themselves is escaped. Works with light and dark themes.
+    """
+    formats: dict[str, Any] = {
+        **dict.fromkeys(_BYTES, _gib),
+        **dict.fromkeys(("created", "expires", "ended"), _moment),
+        **dict.fromkeys((column for column in table.columns if str(table.dtypes[column]) == "boolean"), _mark),
+        "utilization": "{:.0f} %",
+        "temperature": "{:.0f} °C",
+        "power": "{:.0f} W",
+        "age": "{:.1f} s",
+    }
+    known = {column: how for column, how in formats.items() if column in table.columns}
+    texts: Any = [column for column in table.columns if str(table.dtypes[column]) == "string"]
+    shown = table.style.format(known, na_rep="?", escape="html")
+    shown = shown.format(na_rep="", escape="html", subset=texts)  # mostly there is no reason, no profile: no riddle
+    for column, whole in _SHARES.items():
+        if column in table.columns and (isinstance(whole, int) or whole in table.columns):
+            of = table[whole] if isinstance(whole, str) else whole
+            shown = shown.apply(_bars, subset=[column], of=of, color=_COLORS[column])
+    return shown.hide(axis="index")
+
+
+def _bars(values: pd.Series[Any], of: Any, color: str) -> list[str]:
+    shares = (values.astype("Float64") / of * 100).clip(0, 100).to_numpy(dtype=float, na_value=math.nan)
+    bar = "background: linear-gradient(90deg, rgba({color}, 0.35) {share:.1f}%, transparent {share:.1f}%)"
+    return ["" if math.isnan(share) else bar.format(color=color, share=share) for share in shares]
+
+
+def _gib(size: Any) -> str:
+    return format_memory(int(size))
+
+
+def _mark(value: Any) -> str:
+    return "✓" if value else "–"
+
+
+def _moment(moment: Any) -> str:
+    """In this machine's time zone."""
+    return f"{moment.to_pydatetime().astimezone():%Y-%m-%d %H:%M}"

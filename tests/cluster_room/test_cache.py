@@ -1,0 +1,243 @@
+"""What is kept of every node, and who is told what when it changes. Time is a number here."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from jupyter_gpufit.cluster.cache import Cache
+from jupyter_gpufit.errors import NotFound
+from jupyter_gpufit.inventory import Inventory, NodeSpec
+from jupyter_gpufit.memory import GiB
+from jupyter_gpufit.models import Claim, Gpu, Node, Report
+from jupyter_gpufit.scheduling.needs import Cluster
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def cache(clock: Clock) -> Cache:
+    cache = Cache(clock=clock, wall=lambda: 1_700_000_000 + clock.now)
+    cache.set_inventory(inventory("n1", "n2"))
+    return cache
+
+
+def inventory(*nodes: str | NodeSpec) -> Inventory:
+    return Inventory(nodes=tuple(node if isinstance(node, NodeSpec) else NodeSpec(name=node) for node in nodes))
+
+
+def report(free: int = 40 * GiB, **keys: object) -> Report:
+    gpu = Gpu(uuid="GPU-1", index=0, memory_total=40 * GiB, memory_free=free)
+    return Report(**{"gpus": (gpu,), "driver": "550"} | keys)  # type: ignore[arg-type]
+
+
+def claim(allocation: str = "a", **keys: object) -> Claim:
+    return Claim(**{"allocation": allocation, "scheduler": "s", "gpus": {"GPU-1": GiB}} | keys)  # type: ignore[arg-type]
+
+
+class Told(list[tuple[str, Node | None]]):
+    """What a callback was told, in order."""
+
+    def __call__(self, name: str, node: Node | None) -> None:
+        self.append((name, node))
+
+    def take(self) -> list[str]:
+        names = [name if node else f"-{name}" for name, node in self]
+        self.clear()
+        return names
+
+
+def test_is_what_the_scheduler_needs(cache: Cache) -> None:
+    cluster: Cluster = cache
+    assert [node.name for node in cluster.nodes()] == ["n1", "n2"]
+    assert cluster.spec("n1") == NodeSpec(name="n1")
+    with pytest.raises(NotFound, match="no node 'n3'; the nodes are n1, n2"):
+        cluster.spec("n3")
+
+
+# --- usable or not
+
+
+def test_a_node_that_said_nothing_yet(cache: Cache) -> None:
+    node = cache.node("n1")
+    assert (node.gpus, node.age, node.reason) == ((), None, "it has not reported yet")
+    assert cache.unheard() == ["n1", "n2"]
+
+
+def test_a_good_report_and_its_age(cache: Cache, clock: Clock) -> None:
+    cache.reported("n1", report(age=3.0, time=5.0))
+    assert (cache.node("n1").reason, cache.node("n1").age, cache.node("n1").driver) == (None, 3.0, "550")
+    assert cache.stale_in("n1") == 27.0
+    clock.now += 10
+    assert cache.node("n1").age == 13.0, "by our clock, whatever time the node thinks it is"
+    assert cache.unheard() == ["n2"]
+
+
+def test_a_report_gets_stale(cache: Cache, clock: Clock) -> None:
+    cache.reported("n1", report(age=3.0))
+    clock.now += 27
+    node = cache.node("n1")
+    assert node.reason == "its last report is stale: sampled more than 30 s ago"
+    assert node.gpus, "shown all the same"
+    cache.reported("n1", report())
+    assert cache.node("n1").reason is None
+
+
+def test_one_failed_poll_does_not_make_a_node_unusable_two_do(cache: Cache, clock: Clock) -> None:
+    cache.reported("n1", report())
+    assert cache.failed("n1", "connection refused") == 1
+    assert cache.node("n1").reason is None
+    clock.now += 5
+    assert cache.failed("n1", "no answer") == 2
+    reason = cache.node("n1").reason or ""
+    assert reason.startswith("unreachable since 20")
+    assert reason.endswith(": no answer")
+    assert cache.node("n1").gpus
+    cache.reported("n1", report())
+    assert cache.node("n1").reason is None
+    assert cache.failed("n1", "again") == 1, "counted anew"
+
+
+def test_a_node_that_never_reported_is_unreachable_at_the_first_failure(cache: Cache) -> None:
+    cache.failed("n1", "there is no host of that name")
+    assert "there is no host of that name" in (cache.node("n1").reason or "")
+    assert cache.unheard() == ["n2"]
+
+
+def test_a_report_that_cannot_be_relied_on(cache: Cache) -> None:
+    cache.reported("n1", report(error="NVML does not answer since 40 s"))
+    assert cache.node("n1").reason == "NVML does not answer since 40 s"
+    assert cache.node("n1").gpus, "the last known"
+    cache.reported("n1", Report())
+    assert cache.node("n1").reason == "it reports no GPU"
+
+
+# --- claims
+
+
+def test_claims_of_all_sources_count_and_are_replaced_per_source(cache: Cache) -> None:
+    cache.reported("n1", report())
+    cache.set_claims("ledger", "n1", [claim("a")])
+    cache.set_claims("engine", "n1", [claim("a", container="c" * 64), claim("theirs")])
+    assert cache.node("n1").gpus[0].allocations == ("a", "theirs")
+    assert cache.node("n1").gpus[0].memory_free == 38 * GiB
+    assert {each.allocation: each.container for each in cache.claims("n1")} == {"a": "c" * 64, "theirs": None}
+    cache.set_claims("engine", "n1", [])
+    assert cache.node("n1").gpus[0].allocations == ("a",)
+    cache.set_claims("ledger", "n1", [])
+    assert cache.node("n1").gpus[0].idle
+
+
+def test_claims_outlive_the_node_in_the_inventory(cache: Cache) -> None:
+    cache.set_claims("ledger", "n3", [claim()])
+    cache.set_inventory(inventory("n3"))
+    cache.reported("n3", report())
+    cache.set_inventory(inventory("n1"))
+    cache.set_inventory(inventory("n3"))
+    cache.reported("n3", report())
+    assert not cache.node("n3").gpus[0].idle
+
+
+# --- telling
+
+
+def test_told_of_every_node_at_first_and_then_of_changes_only(cache: Cache, clock: Clock) -> None:
+    told = Told()
+    end = cache.on_change(told)
+    assert told.take() == ["n1", "n2"]
+    cache.reported("n1", report())
+    assert told.take() == ["n1"]
+    clock.now += 5
+    cache.reported("n1", report())
+    assert told.take() == [], "it is only younger"
+    cache.reported("n1", report(free=GiB))
+    assert told[0][1] == cache.node("n1")
+    assert told.take() == ["n1"]
+    cache.set_claims("ledger", "n1", [claim()])
+    assert told.take() == ["n1"]
+    cache.set_claims("ledger", "n1", [claim()])
+    assert told.take() == [], "nothing new"
+    end()
+    end()
+    cache.set_claims("ledger", "n1", [])
+    assert told.take() == []
+
+
+def test_told_when_time_makes_a_node_unusable(cache: Cache, clock: Clock) -> None:
+    told = Told()
+    cache.reported("n1", report())
+    cache.on_change(told)
+    told.take()
+    clock.now += 29
+    cache.refresh("n1")
+    assert told.take() == []
+    clock.now += 1
+    cache.refresh("n1")
+    assert told.take() == ["n1"]
+
+
+def test_told_of_a_changed_inventory(cache: Cache) -> None:
+    told = Told()
+    cache.reported("n1", report())
+    cache.on_change(told)
+    told.take()
+    cache.set_inventory(inventory(NodeSpec(name="n1", ram=GiB), "n3"))
+    assert sorted(told.take()) == ["-n2", "n1", "n3"], "n1 looks the same, and its entry is another"
+    assert cache.spec("n1").ram == GiB
+    assert cache.node("n1").reason is None, "its report is still good"
+    cache.set_inventory(inventory(NodeSpec(name="n1", ram=GiB), "n3"))
+    assert told.take() == []
+    cache.set_inventory(inventory(NodeSpec(name="n1", report="http://elsewhere:9477"), "n3"))
+    assert told.take() == ["n1"]
+    assert cache.node("n1").reason == "it has not reported yet", "what another reporter said is not its report"
+
+
+def test_what_is_said_of_a_node_that_left_is_dropped(cache: Cache) -> None:
+    told = Told()
+    cache.set_inventory(inventory("n2"))
+    cache.on_change(told)
+    told.take()
+    cache.reported("n1", report())
+    assert cache.failed("n1", "x") == 0
+    cache.refresh("n1")
+    assert cache.stale_in("n1") is None
+    assert told.take() == []
+
+
+def test_all_callbacks_see_all_changes_in_one_order(cache: Cache) -> None:
+    """Also if the first of them makes a change while it is told of one."""
+
+    def meddler(name: str, node: Node | None) -> None:
+        if name == "n1" and node is not None and node.gpus and node.gpus[0].idle:
+            cache.set_claims("ledger", "n1", [claim()])
+
+    told = Told()
+    cache.on_change(meddler)
+    cache.on_change(told)
+    told.clear()
+    cache.reported("n1", report())
+    assert [node.gpus[0].idle for _, node in told if node] == [True, False]
+
+
+def test_a_callback_that_fails_keeps_nobody_else_from_hearing(cache: Cache, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(name: str, node: Node | None) -> None:
+        raise RuntimeError("a fault")
+
+    told = Told()
+    with caplog.at_level(logging.CRITICAL + 1):
+        cache.on_change(broken)
+        cache.on_change(told)
+        told.clear()
+        cache.reported("n1", report())
+    assert told.take() == ["n1"]

@@ -1,0 +1,99 @@
+"""What of a report from the network is believed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_gpufit.cluster.checks import MAX_GPUS, MAX_PROCESSES, check_report, clean
+from jupyter_gpufit.errors import InvalidValue
+from jupyter_gpufit.models import Gpu, GpuProcess, Report, decode, encode
+
+
+def report(**keys: Any) -> Report:
+    return Report(gpus=(Gpu(**{"uuid": "GPU-1", "index": 0} | keys),))
+
+
+def test_an_ordinary_report_passes_unchanged() -> None:
+    process = GpuProcess(pid=7, memory=None, container="a" * 64, name="python")
+    fine = Report(
+        host="gpu01",
+        age=1.5,
+        driver="550.54",
+        gpus=(
+            Gpu(uuid="GPU-1", index=0, memory_total=10, memory_free=3, processes=(process,), links=("GPU-2",), numa=0),
+            Gpu(uuid="GPU-2", index=1, health="lost", allocatable=False, reason="fell off the bus"),
+        ),
+    )
+    assert check_report(fine) == fine
+
+
+@pytest.mark.parametrize(
+    ("odd", "says"),
+    [
+        (report(memory_free=-1), r"gpus\[0\]\.memory_free is -1"),
+        (report(memory_total=2**61), "memory_total"),
+        (report(memory_total=5, memory_free=6), "memory_free is 6, more than its memory_total of 5"),
+        (report(index=-1), "index"),
+        (report(uuid=""), "uuid is ''"),
+        (report(uuid="x" * 129), "uuid"),
+        (report(uuid="GPU\x1b[31m"), "cannot be an identifier"),
+        (report(uuid="GPU-1 "), "uuid"),
+        (report(parent=""), "parent"),
+        (report(links=("",)), "links"),
+        (report(links=tuple(map(str, range(300)))), "300 links"),
+        (report(processes=(GpuProcess(pid=-1),)), r"processes\[0\]\.pid is -1"),
+        (report(processes=(GpuProcess(pid=1, memory=-5),)), "memory is -5"),
+        (report(processes=(GpuProcess(pid=1, container="\n"),)), "container"),
+        (report(processes=tuple(GpuProcess(pid=1) for _ in range(MAX_PROCESSES + 1))), "4097 processes"),
+        (Report(gpus=tuple(Gpu(uuid=str(n), index=n) for n in range(MAX_GPUS + 1))), "1025 GPUs"),
+        (Report(gpus=(Gpu(uuid="a", index=0), Gpu(uuid="a", index=1))), "GPU a twice"),
+        (Report(schema=2), "schema is 2"),
+        (Report(age=-1.0), "age is -1"),
+        (Report(age=float("nan")), "age is nan"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_named(odd: Report, says: str) -> None:
+    with pytest.raises(InvalidValue, match=says):
+        check_report(odd)
+
+
+def test_what_is_only_shown_is_made_fit_to_be_shown() -> None:
+    odd = report(
+        model="\x1b[31mA100\n" + "x" * 10_000, utilization=250, temperature=-300, power=1e9, numa=-1, reason="\x00"
+    )
+    (gpu,) = check_report(odd).gpus
+    assert gpu.model.startswith("[31mA100 xxx")
+    assert len(gpu.model) == 100
+    assert (gpu.utilization, gpu.temperature, gpu.power, gpu.numa, gpu.reason) == (None, None, None, None, None)
+
+
+def test_an_error_stays_an_error_whatever_its_text() -> None:
+    assert check_report(Report(error="\n")).error == "its reporter says that it cannot be relied on"
+
+
+def test_the_effective_view_is_not_for_a_reporter_to_make() -> None:
+    (gpu,) = check_report(report(allocations=("a",), shareable=True)).gpus
+    assert (gpu.allocations, gpu.shareable) == ((), False)
+
+
+@given(st.text(), st.integers(1, 50))
+def test_cleaned_text_is_one_printable_line_and_stays_so(text: str, most: int) -> None:
+    line = clean(text, most)
+    assert len(line) <= most
+    assert line.isprintable()
+    assert clean(line, most) == line
+
+
+@given(st.builds(Report, gpus=st.lists(st.builds(Gpu), max_size=3).map(tuple)))
+def test_whatever_has_the_right_types_is_believed_or_refused(odd: Report) -> None:
+    try:
+        checked = check_report(odd)
+    except InvalidValue:
+        return
+    assert check_report(decode(encode(checked), Report)) == checked
+    texts = [checked.host, *(gpu.model for gpu in checked.gpus), *(gpu.uuid for gpu in checked.gpus)]
+    assert all(text.isprintable() for text in texts)

@@ -1,0 +1,93 @@
+"""Sizes of memory, to and from people."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_gpufit.errors import InvalidValue
+from jupyter_gpufit.memory import GiB, format_memory, parse_memory
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("16GiB", 16 * 2**30),
+        ("16G", 16 * 2**30),
+        ("16Gi", 16 * 2**30),
+        ("16GB", 16 * 10**9),
+        (" 16 gib ", 16 * 2**30),
+        ("0.5g", 2**29),
+        (".5T", 2**39),
+        ("1.", 1),
+        ("500MB", 500 * 10**6),
+        ("3k", 3072),
+        ("3KB", 3000),
+        ("1024", 1024),
+        ("1024B", 1024),
+        ("0", 0),
+        (7, 7),
+        ("0.1GB", 10**8),
+        ("1.9", 1),
+    ],
+)
+def test_what_people_write(text: str | int, size: int) -> None:
+    assert parse_memory(text) == size
+
+
+@pytest.mark.parametrize(
+    "value", ["", "G", "16 Gigs", "16GiB2", "-1", "1e9", "0x10", "１６G", "16G\n16G", "9" * 30, -1, 2**61]
+)
+def test_what_cannot_be_meant(value: str | int) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        parse_memory(value)
+    assert repr(value) in caught.value.message
+    assert "16GiB" in caught.value.message
+
+
+@pytest.mark.parametrize("value", [True, 1.5, None, b"1G", ["1G"]])
+def test_other_types(value: object) -> None:
+    with pytest.raises(InvalidValue, match="int of bytes"):
+        parse_memory(value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (None, "?"),
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (16 * GiB, "16 GiB"),
+        (int(11.29 * GiB), "11.2 GiB"),
+        (16 * GiB - 1, "15.9 GiB"),
+        (2**40, "1 TiB"),
+        (-GiB, "-1 GiB"),
+    ],
+)
+def test_shown_to_people(size: int | None, text: str) -> None:
+    assert format_memory(size) == text
+
+
+@given(st.integers(0, 2**60))
+def test_a_size_shown_is_never_more_than_there_is(size: int) -> None:
+    """What `format_memory` says, `parse_memory` reads back as no more, and as not much less."""
+    back = parse_memory(format_memory(size))
+    assert back <= size
+    assert size - back <= max(size // 10, 1)
+
+
+@given(st.integers(0, 2**60), st.integers(0, 2**60))
+def test_shown_sizes_keep_their_order(one: int, other: int) -> None:
+    less, more = sorted((one, other))
+    assert parse_memory(format_memory(less)) <= parse_memory(format_memory(more))
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_size_or_refused(text: str) -> None:
+    try:
+        size = parse_memory(text)
+    except InvalidValue:
+        return
+    assert 0 <= size <= 2**60
