@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from ..models import Allocation, EndReason, Endpoint, Node, Request, Unit
+from ..models import Allocation, Endpoint, EndReason, Node, Request, Unit
 from .fit import Decision
 
 __all__ = ["Scheduler"]
@@ -42,9 +42,15 @@ class Scheduler(Protocol):
     def get(self, id_or_name: str, owner: str | None = None) -> Allocation:
         """The allocation of that id, or else the latest of that name (a live one first). Raises `NotFound`."""
 
-    async def release(self, id: str, reason: EndReason = EndReason.RELEASED, message: str = "") -> Allocation:
+    async def release(
+        self, id: str, reason: EndReason = EndReason.RELEASED, message: str = "", *, kernel_gone: bool = False
+    ) -> Allocation:
         """Begin to end it, from whatever state it is in (a start in progress is cancelled and undone); idempotent.
-        Returns at once with the allocation as it is then; `changed` tells when it has ended. Raises `NotFound`."""
+        Returns at once with the allocation as it is then; `changed` tells when it has ended. Raises `NotFound`.
+
+        `kernel_gone`: said by the provisioner, whose kernel manager is shutting the kernel down already, so that the
+        `KernelHost` need not be asked to.
+        """
 
     async def changed(self, id: str, version: int, timeout: float) -> Allocation:
         """The allocation as soon as its `version` is greater than `version`, or as it is after `timeout` seconds."""
@@ -60,8 +66,11 @@ class Scheduler(Protocol):
     async def prepared(self, id: str) -> Unit:
         """Wait until the allocation's unit is prepared. Raises what went wrong if it ends before."""
 
-    async def launch(self, id: str, command: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str]) -> Endpoint:
-        """Start the prepared unit (`Launcher.start`). If that fails the allocation ends `failed`, and it raises `LaunchError`."""
+    async def launch(
+        self, id: str, command: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str]
+    ) -> Endpoint:
+        """Start the prepared unit (`Launcher.start`). If that fails the allocation ends `failed`, and it raises
+        `LaunchError`."""
 
     async def ready(self, id: str, kernel_id: str) -> Allocation:
         """The kernel answers: the allocation is running."""
@@ -70,10 +79,17 @@ class Scheduler(Protocol):
         """The kernel will never answer (died while starting, or restarted too often): the allocation ends `failed`."""
 
     async def stop_unit(self, id: str) -> None:
-        """Stop and remove its unit, confirmed, and keep its GPUs reserved (for a restart). Quiet if there is none."""
+        """Stop and remove its unit, confirmed, and keep its GPUs reserved (for a restart). Quiet if there is none.
+
+        Raises `NodeUnreachable` or `LaunchError` if that cannot be confirmed now. If it is not restarted within half a
+        minute (`restart_within`), the allocation ends.
+        """
 
     async def restart_unit(self, id: str) -> Unit:
-        """Prepare a new unit on the same node, the same GPUs and the same ports; the one before is confirmed gone first."""
+        """Prepare a new unit on the same node, the same GPUs, the same ports; the one before is confirmed gone first.
+
+        Raises `NodeUnreachable` (it may be tried again), or why the allocation ends.
+        """
 
     async def interrupt(self, id: str) -> None:
         """`Launcher.interrupt`; never raises."""

@@ -1,8 +1,8 @@
 """What the scheduler needs from the rooms to its right, as protocols; they import this, never the reverse.
 
-    Launcher     starts and stops units on one node            (launching/base.py, docker.py, process.py)
-    KernelHost   runs the kernel of an allocation              (kernels/adopt.py: the server's kernel manager, or our own)
-    Cluster      what is known of the nodes                    (cluster/cache.py)
+Launcher     starts and stops units on one node            (launching/base.py, docker.py, process.py)
+KernelHost   runs the kernel of an allocation              (kernels/adopt.py: the server's kernel manager, or our own)
+Cluster      what is known of the nodes                    (cluster/cache.py)
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from ..inventory import NodeSpec
+from ..inventory import Inventory, NodeSpec
 from ..models import Allocation, Claim, Endpoint, Launch, Node, Progress, Unit
 
 __all__ = ["Cluster", "KernelHost", "Launcher", "OnExit", "OnProgress"]
@@ -24,8 +24,8 @@ class Launcher(Protocol):
     """Starts and stops units on one node. One instance per node; used from one event loop; never blocks it.
 
     Order of calls for one unit: `prepare` → `start` → any of `interrupt`, `logs`, `exit_code` → `stop` (always, exactly
-    when the allocation is done with the unit; idempotent). A `prepare` or `start` that raises, or is cancelled, has undone
-    all it did.
+    when the allocation is done with the unit; idempotent). A `prepare` or `start` that raises, or is cancelled, has
+    undone all it did.
     """
 
     node: str
@@ -46,27 +46,29 @@ class Launcher(Protocol):
         Called by the scheduler for a placed allocation, and for a restart (then the unit before is gone already).
         """
 
-    async def start(self, unit: Unit, command: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str]) -> Endpoint:
+    async def start(
+        self, unit: Unit, command: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str]
+    ) -> Endpoint:
         """Put `files` (path relative to the unit's gpufit directory → content) in, run `command`, read the ports back.
 
-        In `command` and in the values of `env`, `{gpufit}` stands for the unit's gpufit directory; the command's first word may
-        be `{python}`. `env` is added to the unit's allow-listed environment; it must hold no secret.
+        In `command` and in the values of `env`, `{gpufit}` stands for the unit's gpufit directory; the command's first
+        word may be `{python}`. `env` is added to the unit's allow-listed environment; it must hold no secret.
         Called by the provisioner, through the scheduler, when the kernel manager launches.
         Raises `LaunchError` (with the last log lines in `details["logs"]`) when it exits at once.
         """
 
     def exit_code(self, unit: Unit) -> int | None:
-        """Exit code if it is *confirmed* that the unit ended, else `None`; from known state, no call. A node that cannot be
-        reached is not a dead unit."""
+        """Exit code if it is *confirmed* that the unit ended, else `None`; from known state, no call. A node that
+        cannot be reached is not a dead unit."""
 
     def describe_exit(self, unit: Unit) -> str:
         """One sentence for people on how the unit ended (killed for memory, with the limit; exit code ...)."""
 
     async def interrupt(self, unit: Unit) -> None:
-        """SIGINT to the unit's kernel and its child processes (what the kernel's own interrupt message does not reach)."""
+        """SIGINT to the unit's kernel and its child processes (what the kernel's own interrupt does not reach)."""
 
     async def stop(self, unit: Unit, grace: float = 0.0) -> None:
-        """End the unit and remove every trace of it; returns when it is confirmed gone. Nothing to do if it is gone already.
+        """End the unit and remove every trace of it; returns when it is confirmed gone. Quiet if it is gone already.
 
         Raises `NodeUnreachable` if that cannot be confirmed now.
         """
@@ -85,14 +87,21 @@ class KernelHost(Protocol):
     """Runs the kernels of allocations under a Jupyter kernel manager."""
 
     async def start(self, allocation: Allocation) -> str:
-        """Start a `gpufit` kernel for an allocation whose unit is prepared; returns the kernel id once the kernel answers."""
+        """Start a `gpufit` kernel for an allocation whose unit is prepared; returns its id once the kernel answers.
+
+        One that raises or is cancelled has undone all it did, or sees to it by itself.
+        """
 
     async def stop(self, kernel_id: str) -> None:
-        """Shut the kernel down without giving its GPUs back (the scheduler does that). Quiet if there is none."""
+        """Shut the kernel down without giving its GPUs back (the scheduler does that). Quiet if there is none, or if
+        somebody else is shutting it down."""
 
 
 class Cluster(Protocol):
     """What is known of the nodes. Asking it asks no node."""
+
+    inventory: Inventory
+    """The one in force; the scheduler goes by its `policy`."""
 
     def nodes(self) -> Sequence[Node]:
         """All nodes of the inventory, usable or not, in the effective view, by name."""
@@ -101,9 +110,9 @@ class Cluster(Protocol):
         """The node's entry in the inventory. Raises `NotFound`."""
 
     def set_claims(self, source: str, node: str, claims: Sequence[Claim]) -> None:
-        """What `source` (`"ledger"`, or `"engine"`: what runs there) says is held on `node`; replaces what it said before.
-        An allocation that both name counts once (the engine's word on containers and pids, the ledger's on the rest)."""
+        """What `source` (`"ledger"`, or `"engine"`: what runs there) says is held on `node`; replaces what it said
+        before. An allocation that both name counts once."""
 
     def on_change(self, callback: Callable[[str, Node | None], None]) -> Callable[[], None]:
-        """Call back (on the event loop, at first for every node, then with each changed, added or (`None`) removed one), until
-        the returned function is called. The scheduler keeps its selection index and its launchers by it."""
+        """Call back (on the event loop, at first for every node, then with each changed, added or (`None`) removed
+        one), until the returned function is called. The scheduler keeps its selection index and its launchers by it."""

@@ -1,0 +1,461 @@
+"""The allocation state machine: events in, instructions out (`events.py` lists both).
+
+    pending ──→ starting ──→ running ──→ stopping ──→ ended
+       Place       Prepare      (restarts   StopKernel
+                   StartKernel   happen     StopUnit
+                   StartUnit     in here)
+
+Pure: no asyncio, no docker, no clock (every event comes with the moment it happened), no randomness. One `Ledger` holds
+all allocations of a scheduler, because what one of them holds decides what the others may have.
+
+How an ending goes is the same from everywhere: cancel what is under way; when that has come back, stop the kernel; then
+stop the unit, again and again until it is confirmed gone; only then is it ended and are its GPUs free. So a GPU is
+reserved from the moment of placement until nothing can be running on it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..durations import format_duration
+from ..models import Allocation, EndReason, Launch, Progress, State
+from . import events as ev
+from .bookkeeping import Books
+from .entries import CANCELLABLE, UNIT_WORK, Entry, Limits, Overcommitted, fresh, with_lines
+from .events import Event, Failure, Instruction, Work
+
+__all__ = ["Entry", "Ledger", "Limits", "Overcommitted"]
+
+
+class Ledger(Books):
+    """All allocations of one scheduler (`entries`), and what they hold on each node (`claims`).
+
+    Made and fed by the scheduler only. An entry that ended stays until `forget`.
+    """
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """What to do about `event`, which happened at `now` (Unix time). One for no live allocation means nothing.
+
+        Raises `Overcommitted`, and then has changed nothing.
+        """
+        self._now, self._out = now, []
+        if isinstance(event, ev.Requested):
+            self._requested(event)
+            return self._out
+        entry = self.entries.get(event.id)
+        if entry is None or entry.state is State.ENDED:
+            return []
+        if isinstance(event, ev.Placed) and entry.live:
+            self._check_free(entry, event.placement)
+        work, react = _HANDLERS[type(event)]
+        if work is not None:
+            entry.busy.discard(work)
+        before = entry.allocation
+        react(self, entry, event)
+        if entry.id in self.entries:
+            self._report(entry, before, save=not isinstance(event, ev.Progressed))
+        return self._out
+
+    def restore(self, entries: Iterable[Entry], now: float, why: str) -> list[Instruction]:
+        """Take up what a scheduler that died had left in its store: reserve what it held, and end it, saying `why`.
+
+        (Where an allocation is to be taken back rather than ended, this is the place to decide it.)
+        """
+        out: list[Instruction] = []
+        for entry in map(fresh, entries):
+            if entry.state is State.ENDED:
+                continue
+            self._now, self._out = now, []
+            self.entries[entry.id] = entry
+            before = entry.allocation
+            if entry.live:
+                self._end(entry, EndReason.FAILED, why)
+            else:
+                self._wind_down(entry)
+            self._report(entry, before)
+            if (claim := entry.claim(self.scheduler)) is not None and entry.allocation == before:
+                self._hold(str(entry.allocation.node), entry.id, claim)
+                self._out.insert(0, ev.Publish(id=entry.id, node=str(entry.allocation.node)))
+            out += self._out
+        return out
+
+    # --- pending: where
+
+    def _requested(self, event: ev.Requested) -> None:
+        allocation = Allocation(
+            id=event.id,
+            name=event.name,
+            owner=event.owner,
+            request=event.request,
+            created=self._now,
+            kernel_id=event.kernel_id,
+            progress=Progress(phase="placing"),
+        )
+        entry = self.entries[event.id] = Entry(allocation=allocation, hosted=event.kernel_id is None)
+        self._place(entry)
+
+    def _place(self, entry: Entry) -> None:
+        self._begin(entry, Work.PLACE, ev.Place(id=entry.id, attempt=entry.places, avoid=entry.avoid))
+        entry.places += 1
+
+    def _placed(self, entry: Entry, event: ev.Placed) -> None:
+        if not entry.live:
+            self._wind_down(entry)
+            return
+        where = event.placement
+        entry.cards, entry.totals, entry.waiting = event.cards, event.totals, False
+        entry.deadlines.pop("wait", None)
+        self._set(entry, state=State.STARTING, node=where.node, gpus=where.gpus, memory=where.memory, message="")
+        self._prepare(entry)
+
+    def _not_placed(self, entry: Entry, event: ev.NotPlaced) -> None:
+        if not entry.live:
+            self._wind_down(entry)
+        elif 1 < entry.places < self.limits.attempts and not entry.waiting:
+            self._place(entry)  # others that fought for the same GPUs may yield, too
+        elif not event.never and entry.allocation.created + float(entry.allocation.request.wait or 0) > self._now:
+            self._queue(entry, event)
+        elif entry.places <= 1 and not entry.waiting:  # whoever asks is told at once, and nothing is left of it
+            del self.entries[entry.id]
+        else:
+            before = f"{entry.trouble}; then " if entry.trouble else ""
+            self._end(entry, EndReason.REJECTED, f"{before}{event.message}")
+
+    def _queue(self, entry: Entry, event: ev.NotPlaced) -> None:
+        entry.waiting, entry.places = True, 1
+        if "wait" not in entry.deadlines:
+            entry.deadlines["wait"] = until = entry.allocation.created + float(entry.allocation.request.wait or 0)
+            self._out.append(ev.Wake(id=entry.id, at=until))
+        self._set(entry, message=event.message, progress=Progress(phase="placing", message="waiting for GPUs"))
+
+    def retry_waiting(self, now: float) -> list[Instruction]:
+        """Somewhere there may be room: place those that wait, oldest first. (No fairness yet: who fits first goes.)"""
+        self._now, self._out = now, []
+        for entry in self.entries.values():
+            if entry.waiting and entry.live and Work.PLACE not in entry.busy:
+                self._begin(entry, Work.PLACE, ev.Place(id=entry.id, attempt=0, avoid=entry.avoid))
+        return self._out
+
+    # --- starting: unit, kernel, answer
+
+    def _prepare(self, entry: Entry) -> None:
+        now = entry.allocation
+        assert now.node is not None
+        entry.units += 1
+        entry.tries += 1
+        lifetime = now.request.time
+        launch = Launch(
+            allocation=now.id,
+            scheduler=self.scheduler,
+            owner=now.owner,
+            name=f"gpufit-{now.name}-{now.id}-{entry.units}",
+            gpus=dict(zip(now.gpus, now.memory, strict=True)),
+            shared=now.request.shared,
+            image=now.request.image,
+            kernel=now.kernel_id,
+            expires=now.expires or (None if lifetime is None else self._now + float(lifetime)),
+            host_ports=entry.ports,
+            cards=entry.cards,
+            totals=entry.totals,
+        )
+        self._set(entry, progress=Progress(phase="creating"))
+        # the pause before a try elsewhere is `Place`'s; a restart has no `Place`
+        attempt = entry.tries - 1 if now.state is State.RUNNING else 0
+        self._begin(entry, Work.PREPARE, ev.Prepare(id=entry.id, launch=launch, node=now.node, attempt=attempt))
+
+    def _progressed(self, entry: Entry, event: ev.Progressed) -> None:
+        if Work.PREPARE in entry.busy and entry.live:
+            self._set(entry, progress=event.progress)
+
+    def _prepared(self, entry: Entry, event: ev.Prepared) -> None:
+        entry.launched = entry.restarting = entry.unsure = False
+        entry.trouble, entry.tries = "", 0
+        self._set(entry, unit=event.unit)
+        if not entry.live:  # the cancellation came too late
+            self._wind_down(entry)
+        elif entry.stop_wanted:
+            self._stop_unit(entry)
+        else:
+            self._set(entry, progress=Progress(phase="starting"))
+            self._deadline(entry, "launch", self.limits.launch_within)
+            if entry.hosted and not entry.kernel_up and Work.START_KERNEL not in entry.busy:
+                self._begin(entry, Work.START_KERNEL, ev.StartKernel(id=entry.id))
+
+    def _prepare_failed(self, entry: Entry, event: ev.PrepareFailed) -> None:
+        lost, unreachable = event.failure is Failure.CLAIM_LOST, event.failure is Failure.UNREACHABLE
+        entry.trouble, entry.unsure = event.message, event.failure not in (Failure.CLAIM_LOST, Failure.ERROR)
+        if not entry.live:
+            self._wind_down(entry)
+        elif entry.stop_wanted:
+            self._vacant(entry)
+        elif (lost or unreachable) and entry.state is State.STARTING and entry.places < self.limits.attempts:
+            self._place_elsewhere(entry, event)
+        elif lost and entry.state is State.RUNNING and entry.tries < self.limits.attempts:
+            self._prepare(entry)  # a kernel that restarts keeps its GPUs: the other one may yield
+        elif unreachable and entry.state is State.RUNNING:
+            self._set(entry, message=event.message)
+            self._vacant(entry)
+        else:
+            self._end(entry, _why(event.failure), event.message)
+
+    def _place_elsewhere(self, entry: Entry, event: ev.PrepareFailed) -> None:
+        """Nothing of it was started; what an unreachable node may keep of it is found by its label, and removed."""
+        if event.failure is Failure.UNREACHABLE and entry.allocation.node is not None:
+            entry.avoid = (*entry.avoid, entry.allocation.node)
+        entry.unsure, entry.tries, entry.cards = False, 0, {}
+        progress = Progress(phase="placing", message=event.message)
+        self._set(entry, node=None, gpus=(), memory=(), progress=progress)
+        self._place(entry)
+
+    def _launch_asked(self, entry: Entry, event: ev.LaunchAsked) -> None:
+        if entry.live and entry.prepared and entry.unit is not None:
+            entry.launched = True
+            entry.deadlines.pop("launch", None)
+            self._begin(entry, Work.START_UNIT, ev.StartUnit(id=entry.id, unit=entry.unit))
+
+    def _unit_started(self, entry: Entry, event: ev.UnitStarted) -> None:
+        entry.ports = event.ports or entry.ports
+        if not entry.live:
+            self._wind_down(entry)
+        elif entry.stop_wanted:
+            self._stop_unit(entry)
+        elif entry.state is State.STARTING:
+            self._set(entry, progress=Progress(phase="connecting"))
+            self._deadline(entry, "ready", self.limits.ready_within)
+        else:
+            self._set(entry, progress=None, message="")
+
+    def _unit_start_failed(self, entry: Entry, event: ev.UnitStartFailed) -> None:
+        if not entry.live:
+            self._wind_down(entry)
+        elif entry.stop_wanted:
+            self._stop_unit(entry)
+        else:
+            self._end(entry, _why(event.failure), with_lines(event.message, event.logs), patient=True)
+
+    def _kernel_start_failed(self, entry: Entry, event: ev.KernelStartFailed) -> None:
+        if entry.live:
+            self._end(entry, _why(event.failure), event.message)
+        else:
+            self._wind_down(entry)
+
+    def _ready(self, entry: Entry, event: ev.KernelStarted | ev.KernelReady) -> None:
+        entry.kernel_up = True
+        self._set(entry, kernel_id=event.kernel_id)
+        if not entry.live:
+            self._wind_down(entry)
+            return
+        if entry.state is State.STARTING and Work.START_KERNEL in entry.busy:
+            return  # it answers, but its kernel manager does not list it yet: `KernelStarted` comes in a moment
+        entry.deadlines.pop("ready", None)
+        if entry.state is State.STARTING:
+            lifetime = entry.allocation.request.time
+            expires = None if lifetime is None else self._now + float(lifetime)
+            if lifetime is not None:
+                self._deadline(entry, "expire", float(lifetime))
+            self._set(entry, state=State.RUNNING, expires=expires, message="", progress=None)
+        elif "restart" not in entry.deadlines and not entry.restarting:
+            self._set(entry, message="", progress=None)
+
+    # --- running: death and restart
+
+    def _kernel_failed(self, entry: Entry, event: ev.KernelFailed) -> None:
+        self._end(entry, EndReason.FAILED, event.message, patient=True)
+
+    def _unit_exited(self, entry: Entry, event: ev.UnitExited) -> None:
+        if entry.unit is None or entry.unit.id != event.unit or not entry.live or entry.busy & UNIT_WORK:
+            return  # not ours any more, or the work under way finds out by itself
+        if entry.state is State.STARTING:
+            self._end(entry, EndReason.FAILED, event.message, patient=True)
+        else:  # the kernel manager may restart it
+            self._set(entry, message=event.message)
+            self._deadline(entry, "restart", self.limits.restart_within)
+
+    def _stop_asked(self, entry: Entry, event: ev.StopAsked) -> None:
+        entry.restarting = False
+        entry.stop_wanted = entry.unit is not None or bool(entry.busy & UNIT_WORK)
+        if not entry.live:  # from within `KernelHost.start` or `stop`: the unit may go before they come back
+            self._wind_down(entry)
+        elif entry.busy & UNIT_WORK:
+            self._cancel(entry, Work.PREPARE, Work.START_UNIT)
+        elif entry.unit is not None:
+            self._stop_unit(entry)
+
+    def _vacant(self, entry: Entry) -> None:
+        """It holds its GPUs and has no unit that is any use: somebody restarts it soon, or it ends."""
+        entry.stop_wanted = entry.restarting = False
+        self._set(entry, progress=None)
+        self._deadline(entry, "restart", self.limits.restart_within)
+
+    def _restart_asked(self, entry: Entry, event: ev.RestartAsked) -> None:
+        starts = entry.busy & {Work.PREPARE, Work.START_UNIT, Work.PLACE}
+        if not entry.live or entry.state is State.PENDING or starts:
+            return
+        entry.restarting, entry.tries = True, 0
+        entry.deadlines.pop("restart", None)
+        self._set(entry, progress=Progress(phase="creating", message="restarting"))
+        if Work.STOP_UNIT in entry.busy:
+            return
+        if entry.unit is not None or entry.unsure:
+            self._stop_unit(entry)
+        else:
+            self._prepare(entry)
+
+    # --- stopping
+
+    def _release_asked(self, entry: Entry, event: ev.ReleaseAsked) -> None:
+        if event.kernel_gone:
+            entry.kernel_up = False
+        reason = event.reason
+        if reason is EndReason.RELEASED and entry.state in (State.PENDING, State.STARTING):
+            reason = EndReason.CANCELLED
+        self._end(entry, reason, event.message)
+
+    def _end(self, entry: Entry, reason: EndReason, message: str, patient: bool = False) -> None:
+        """Begin to end it. `patient`: its `KernelHost.start` is about to come back by itself."""
+        if not entry.live:
+            return
+        entry.restarting, entry.waiting, entry.deadlines, entry.said = False, False, {}, message
+        self._set(entry, state=State.STOPPING, reason=reason, message=message, progress=None)
+        self._cancel(entry, *CANCELLABLE - ({Work.START_KERNEL} if patient else set()))
+        if Work.START_KERNEL in entry.busy:
+            entry.kernel_cancelled = not patient
+            self._deadline(entry, "kernel", self.limits.kernel_within)
+        self._wind_down(entry)
+
+    def _wind_down(self, entry: Entry) -> None:
+        """The next step of an ending."""
+        if entry.stop_wanted and entry.unit is not None and not entry.busy & UNIT_WORK:
+            self._stop_unit(entry)  # `KernelHost.start` or `stop` waits for it
+        elif entry.busy or "retry" in entry.deadlines:
+            pass
+        elif entry.kernel_up and entry.allocation.kernel_id is not None:
+            entry.kernel_up = False
+            self._begin(entry, Work.STOP_KERNEL, ev.StopKernel(id=entry.id, kernel_id=entry.allocation.kernel_id))
+        elif entry.allocation.node is not None and (entry.unit is not None or entry.unsure):
+            self._stop_unit(entry)
+        else:
+            entry.deadlines = {}
+            self._set(entry, state=State.ENDED, ended=self._now, progress=None)
+
+    def _stop_unit(self, entry: Entry) -> None:
+        assert entry.allocation.node is not None
+        entry.deadlines.pop("launch", None)
+        unit = None if entry.unsure else entry.unit
+        self._begin(entry, Work.STOP_UNIT, ev.StopUnit(id=entry.id, node=entry.allocation.node, unit=unit))
+
+    def _kernel_stopped(self, entry: Entry, event: ev.KernelStopped) -> None:
+        self._wind_down(entry)
+
+    def _unit_gone(self, entry: Entry, event: ev.UnitGone) -> None:
+        entry.deadlines.pop("retry", None)
+        entry.stop_failures, entry.silent_since = 0, None
+        entry.unsure = entry.launched = entry.stop_wanted = False
+        self._set(entry, unit=None)
+        if not entry.live:
+            failed = entry.allocation.reason is EndReason.FAILED
+            self._set(entry, message=with_lines(entry.said, event.logs) if failed else entry.said)
+            self._wind_down(entry)
+        elif entry.restarting:
+            self._prepare(entry)
+        else:
+            self._vacant(entry)
+
+    def _stop_failed(self, entry: Entry, event: ev.StopFailed) -> None:
+        entry.stop_failures += 1
+        entry.trouble, entry.stop_wanted = event.message, False
+        if entry.live:  # whoever asked for it is told, and may ask again
+            self._set(entry, message=event.message)
+            self._vacant(entry)
+            return
+        if event.failure is not Failure.UNREACHABLE:
+            entry.silent_since = None  # it is there and cannot be removed: its GPUs stay blocked, visibly
+        elif entry.silent_since is None:
+            entry.silent_since = self._now
+        elif self._now - entry.silent_since >= self.limits.lost_after:
+            self._give_up(entry, self._now - entry.silent_since)
+            return
+        kept = f"{entry.said}; " if entry.said else ""
+        self._set(entry, message=f"{kept}its GPUs stay reserved until its unit is confirmed gone: {event.message}")
+        pause = min(self.limits.retry_most, self.limits.retry_first * 2 ** min(entry.stop_failures - 1, 16))
+        self._deadline(entry, "retry", pause)
+
+    def _give_up(self, entry: Entry, silent: float) -> None:
+        kept = f"{entry.said}; " if entry.said else ""
+        message = (
+            f"{kept}node {entry.allocation.node!r} did not answer for {format_duration(silent)}; "
+            "what may still run there is removed when it is back"
+        )
+        entry.unsure = False
+        self._set(entry, reason=EndReason.NODE_LOST, message=message, unit=None)
+        self._wind_down(entry)
+
+    # --- time
+
+    def _woken(self, entry: Entry, event: ev.Woken) -> None:
+        due = {what for what, at in entry.deadlines.items() if at <= self._now}
+        for what in due:
+            del entry.deadlines[what]
+        if not entry.live:
+            if "kernel" in due and Work.START_KERNEL in entry.busy:
+                self._insist(entry)
+            self._wind_down(entry)
+        elif "wait" in due:
+            waited = format_duration(float(entry.allocation.request.wait or 0))
+            self._end(entry, EndReason.REJECTED, f"waited {waited}; {entry.allocation.message}")
+        elif "expire" in due:
+            lifetime = format_duration(float(entry.allocation.request.time or 0))
+            self._end(entry, EndReason.EXPIRED, f"its time of {lifetime} is over")
+        elif "restart" in due:
+            died, within = entry.allocation.message or "its kernel was stopped", self.limits.restart_within
+            self._end(entry, EndReason.FAILED, f"{died}; nobody restarted it within {format_duration(within)}")
+        elif "launch" in due:
+            within = self.limits.launch_within
+            self._end(entry, EndReason.FAILED, f"no kernel was started in it within {format_duration(within)}")
+        elif "ready" in due:
+            within = self.limits.ready_within
+            self._end(entry, EndReason.FAILED, f"its kernel did not answer within {format_duration(within)}")
+        if entry.deadlines:
+            self._out.append(ev.Wake(id=entry.id, at=min(entry.deadlines.values())))
+
+    def _insist(self, entry: Entry) -> None:
+        """`KernelHost.start` does not come back: cancel it; if that does not help either, go on without it."""
+        if entry.kernel_cancelled:
+            entry.busy.discard(Work.START_KERNEL)
+        else:
+            entry.kernel_cancelled = True
+            self._cancel(entry, Work.START_KERNEL)
+            self._deadline(entry, "kernel", self.limits.kernel_within)
+
+
+def _why(failure: Failure) -> EndReason:
+    """Why an allocation ended whose start failed like this for good."""
+    if failure is Failure.CLAIM_LOST:
+        return EndReason.REJECTED
+    return EndReason.CANCELLED if failure is Failure.CANCELLED else EndReason.FAILED
+
+
+_HANDLERS: dict[type[Event], tuple[Work | None, Callable[[Ledger, Entry, Any], None]]] = {
+    # event: the work that has come back with it, and what follows
+    ev.Placed: (Work.PLACE, Ledger._placed),
+    ev.NotPlaced: (Work.PLACE, Ledger._not_placed),
+    ev.Progressed: (None, Ledger._progressed),
+    ev.Prepared: (Work.PREPARE, Ledger._prepared),
+    ev.PrepareFailed: (Work.PREPARE, Ledger._prepare_failed),
+    ev.LaunchAsked: (None, Ledger._launch_asked),
+    ev.UnitStarted: (Work.START_UNIT, Ledger._unit_started),
+    ev.UnitStartFailed: (Work.START_UNIT, Ledger._unit_start_failed),
+    ev.KernelStarted: (Work.START_KERNEL, Ledger._ready),
+    ev.KernelStartFailed: (Work.START_KERNEL, Ledger._kernel_start_failed),
+    ev.KernelReady: (None, Ledger._ready),
+    ev.KernelFailed: (None, Ledger._kernel_failed),
+    ev.UnitExited: (None, Ledger._unit_exited),
+    ev.StopAsked: (None, Ledger._stop_asked),
+    ev.RestartAsked: (None, Ledger._restart_asked),
+    ev.ReleaseAsked: (None, Ledger._release_asked),
+    ev.KernelStopped: (Work.STOP_KERNEL, Ledger._kernel_stopped),
+    ev.UnitGone: (Work.STOP_UNIT, Ledger._unit_gone),
+    ev.StopFailed: (Work.STOP_UNIT, Ledger._stop_failed),
+    ev.Woken: (None, Ledger._woken),
+}

@@ -1,0 +1,151 @@
+"""What the state machine remembers of each allocation, and the limits it works with."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from ..models import Allocation, Claim, State, Unit
+from .events import Work
+
+__all__ = ["CANCELLABLE", "MESSAGE_LINES", "UNIT_WORK", "Entry", "Limits", "Overcommitted", "fresh", "with_lines"]
+
+MESSAGE_LINES = 20
+"""Of a failed unit's log, in the message for people; all that is kept is behind `logs`."""
+UNIT_WORK = frozenset({Work.PREPARE, Work.START_UNIT, Work.STOP_UNIT})
+CANCELLABLE = frozenset({Work.PLACE, Work.PREPARE, Work.START_UNIT, Work.START_KERNEL})
+
+
+class Overcommitted(RuntimeError):
+    """A placement on GPUs that another allocation of this ledger holds: a fault in selection, never a person's."""
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """How long things may take, in seconds, and how often they are tried."""
+
+    attempts: int = 8
+    """Tries per request (or per restart), when claims are lost to other schedulers or nodes do not answer."""
+    launch_within: float = 120.0
+    """From prepared to `launch`; below the five minutes after which others ignore a created container."""
+    ready_within: float = 300.0
+    """From the start of the kernel's process until it answers: a backstop, kernel managers have their own limit."""
+    restart_within: float = 30.0
+    """From the death of a running kernel until somebody restarts it."""
+    kernel_within: float = 10.0
+    """How long an ending waits for `KernelHost.start` to come back, before and again after it is cancelled."""
+    lost_after: float = 3600.0
+    """An allocation that shall end is given up when its node has not answered for so long."""
+    retry_first: float = 1.0
+    """Pause before the second try to stop a unit; doubles with each further one ..."""
+    retry_most: float = 30.0
+    """... up to this."""
+
+
+class Entry(Struct, kw_only=True):
+    """All there is to know of one allocation; saved as it is. Changed by the `Ledger` only."""
+
+    allocation: Allocation
+    hosted: bool
+    """The scheduler's own `KernelHost` starts the kernel."""
+    cards: dict[str, str] = {}
+    """uuid -> card, of the GPUs it holds."""
+    totals: dict[str, int] = {}
+    """uuid -> bytes in total, of the GPUs it holds."""
+    ports: tuple[int, ...] = ()
+    """Of its kernel, to be the same after a restart."""
+    places: int = 0
+    """Selections so far."""
+    units: int = 0
+    """Units asked for so far; makes each one's name unique."""
+    tries: int = 0
+    """Units asked for in this restart."""
+    avoid: tuple[str, ...] = ()
+    """Nodes that did not answer when it was placed there."""
+    waiting: bool = False
+    """Queued: nothing fits now."""
+    unsure: bool = False
+    """Something of it may be on the node that we do not know as a unit."""
+    launched: bool = False
+    """A kernel's process was started in the unit."""
+    restarting: bool = False
+    """A new unit is asked for, in the place of the one before."""
+    stop_wanted: bool = False
+    """The kernel manager waits for its unit to be gone."""
+    kernel_up: bool = False
+    """A kernel manager runs its kernel."""
+    kernel_cancelled: bool = False
+    """`KernelHost.start` was cancelled."""
+    busy: set[Work] = set()
+    deadlines: dict[str, float] = {}
+    """What happens at which moment: `wait`, `launch`, `ready`, `expire`, `restart`, `kernel`, `retry`."""
+    said: str = ""
+    """Why it ends, as it was said first."""
+    stop_failures: int = 0
+    """In a row."""
+    silent_since: float | None = None
+    """Since when its node has not answered to being asked to stop its unit."""
+    trouble: str = ""
+    """What last went wrong, for whoever waits."""
+
+    @property
+    def id(self) -> str:
+        return self.allocation.id
+
+    @property
+    def state(self) -> State:
+        return self.allocation.state
+
+    @property
+    def unit(self) -> Unit | None:
+        return self.allocation.unit
+
+    @property
+    def live(self) -> bool:
+        """Neither ending nor ended."""
+        return self.state not in (State.STOPPING, State.ENDED)
+
+    @property
+    def prepared(self) -> bool:
+        """Its unit waits for `launch`."""
+        return self.unit is not None and not self.launched and not self.busy & UNIT_WORK
+
+    def claim(self, scheduler: str) -> Claim | None:
+        """What it holds now; `None`: nothing."""
+        now = self.allocation
+        if now.node is None or not now.gpus or now.state is State.ENDED:
+            return None
+        return Claim(
+            allocation=now.id,
+            scheduler=scheduler,
+            owner=now.owner,
+            gpus=dict(zip(now.gpus, now.memory, strict=True)),
+            shared=now.request.shared,
+            container=now.unit.id if now.unit else None,
+            pids=now.unit.pids if now.unit else frozenset(),
+            cards=self.cards,
+        )
+
+
+def with_lines(sentence: str, logs: str) -> str:
+    """`sentence`, and the last lines of what the unit printed (unless it has some already)."""
+    lines = logs.rstrip().splitlines()[-MESSAGE_LINES:]
+    if not lines or "\n" in sentence:
+        return sentence
+    return "\n".join([f"{sentence}; its last lines were:", *lines])
+
+
+def fresh(entry: Entry) -> Entry:
+    """`entry` as a new process has to see it: nothing is under way any more, and who knows what is on the node."""
+    return msgspec.structs.replace(
+        entry,
+        unsure=entry.allocation.node is not None,
+        busy=set(),
+        deadlines={},
+        waiting=False,
+        restarting=False,
+        stop_wanted=False,
+        kernel_up=False,
+        kernel_cancelled=False,
+        stop_failures=0,
+        silent_since=None,
+    )

@@ -1,0 +1,289 @@
+"""What goes into the allocation state machine, and what comes out of it (`allocations.Ledger`).
+
+Events say what happened, instructions say what to do; both are plain frozen data, so that a test can write down a whole
+life. For each instruction marked *work* exactly one of the named events must come back, whatever happens to the work.
+
+    instruction    done by the scheduler                                 comes back as
+    Place          select with the index (after a pause if not the first) Placed | NotPlaced
+    Prepare        Launcher.prepare                                       Prepared | PrepareFailed
+    StartKernel    KernelHost.start                                       KernelStarted | KernelStartFailed
+    StartUnit      Launcher.start, for the caller of `launch`             UnitStarted | UnitStartFailed
+    StopKernel     KernelHost.stop                                        KernelStopped
+    StopUnit       Launcher.logs, Launcher.stop                           UnitGone | StopFailed
+    Cancel         cancel that work (its event still comes back)          -
+    Publish        tell the cluster what the ledger holds on a node       -
+    Wake           send `Woken` at that moment or later                   -
+    Save, Notify   store it; tell whoever watches                         -
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from ..models import EndReason, Launch, Placement, Progress, Request, Unit
+
+__all__ = [
+    "Cancel",
+    "Event",
+    "Failure",
+    "Instruction",
+    "KernelFailed",
+    "KernelReady",
+    "KernelStartFailed",
+    "KernelStarted",
+    "KernelStopped",
+    "LaunchAsked",
+    "NotPlaced",
+    "Notify",
+    "Place",
+    "Placed",
+    "Prepare",
+    "PrepareFailed",
+    "Prepared",
+    "Progressed",
+    "Publish",
+    "ReleaseAsked",
+    "Requested",
+    "RestartAsked",
+    "Save",
+    "StartKernel",
+    "StartUnit",
+    "StopAsked",
+    "StopFailed",
+    "StopKernel",
+    "StopUnit",
+    "UnitExited",
+    "UnitGone",
+    "UnitStartFailed",
+    "UnitStarted",
+    "Wake",
+    "Woken",
+    "Work",
+]
+
+
+class Work(StrEnum):
+    """What can be under way for an allocation; each is one task of the scheduler."""
+
+    PLACE = "place"
+    PREPARE = "prepare"
+    START_KERNEL = "start-kernel"
+    START_UNIT = "start-unit"
+    STOP_KERNEL = "stop-kernel"
+    STOP_UNIT = "stop-unit"
+
+
+class Failure(StrEnum):
+    """Ways in which work fails that are answered differently."""
+
+    CLAIM_LOST = "claim-lost"
+    """Another scheduler holds the GPUs: a little later, elsewhere."""
+    UNREACHABLE = "unreachable"
+    """The node does not answer: try elsewhere; what may be left there is removed when it is back."""
+    CANCELLED = "cancelled"
+    """We cancelled it ourselves; it is undone."""
+    ERROR = "error"
+    """It said what is wrong, and has undone all: it will not get better by trying again."""
+    UNEXPECTED = "unexpected"
+    """A fault of ours; who knows what it left."""
+
+
+# --- events ----------------------------------------------------------------------------------------------------------
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """Something that happened to the allocation `id`."""
+
+    id: str
+
+
+class Requested(Event, frozen=True, kw_only=True):
+    """Somebody asks. Without `kernel_id` the scheduler's own host will run the kernel."""
+
+    name: str
+    owner: str
+    request: Request
+    kernel_id: str | None = None
+
+
+class Placed(Event, frozen=True, kw_only=True):
+    """Selection found a node."""
+
+    placement: Placement
+    cards: dict[str, str] = {}
+    """uuid -> card, of the GPUs placed on."""
+    totals: dict[str, int] = {}
+    """uuid -> bytes in total, where known."""
+
+
+class NotPlaced(Event, frozen=True, kw_only=True):
+    """Selection found none."""
+
+    message: str
+    never: bool = False
+    """And no waiting would help."""
+
+
+class Progressed(Event, frozen=True, kw_only=True):
+    """The launcher has come this far."""
+
+    progress: Progress
+
+
+class Prepared(Event, frozen=True, kw_only=True):
+    unit: Unit
+
+
+class PrepareFailed(Event, frozen=True, kw_only=True):
+    failure: Failure
+    message: str
+
+
+class LaunchAsked(Event, frozen=True, kw_only=True):
+    """The kernel manager wants its kernel to start now, in the prepared unit."""
+
+
+class UnitStarted(Event, frozen=True, kw_only=True):
+    """Its kernel process runs; it does not answer yet."""
+
+    ports: tuple[int, ...] = ()
+
+
+class UnitStartFailed(Event, frozen=True, kw_only=True):
+    failure: Failure
+    message: str
+    logs: str = ""
+
+
+class KernelStarted(Event, frozen=True, kw_only=True):
+    """`KernelHost.start` returned."""
+
+    kernel_id: str
+
+
+class KernelStartFailed(Event, frozen=True, kw_only=True):
+    """`KernelHost.start` raised."""
+
+    failure: Failure
+    message: str
+
+
+class KernelReady(Event, frozen=True, kw_only=True):
+    """The kernel answers (said by whoever started it)."""
+
+    kernel_id: str
+
+
+class KernelFailed(Event, frozen=True, kw_only=True):
+    """The kernel will never answer (said by whoever started it)."""
+
+    message: str
+
+
+class UnitExited(Event, frozen=True, kw_only=True):
+    """The unit ended by itself."""
+
+    unit: str
+    """Id of the unit; one that is not the allocation's own any more means nothing."""
+    message: str
+
+
+class StopAsked(Event, frozen=True, kw_only=True):
+    """The kernel manager wants the unit gone, GPUs kept (it may restart)."""
+
+
+class RestartAsked(Event, frozen=True, kw_only=True):
+    """The kernel manager wants a new unit in the place of the one before."""
+
+
+class ReleaseAsked(Event, frozen=True, kw_only=True):
+    """It shall end."""
+
+    reason: EndReason = EndReason.RELEASED
+    message: str = ""
+    kernel_gone: bool = False
+    """Whoever asks is the kernel manager, ending that kernel: do not ask it to end the kernel again."""
+
+
+class KernelStopped(Event, frozen=True, kw_only=True):
+    """`KernelHost.stop` returned, raised, or took too long."""
+
+
+class UnitGone(Event, frozen=True, kw_only=True):
+    """Confirmed: nothing of the allocation is left on the node."""
+
+    logs: str = ""
+
+
+class StopFailed(Event, frozen=True, kw_only=True):
+    """It could not be removed, or not be confirmed."""
+
+    failure: Failure
+    message: str
+
+
+class Woken(Event, frozen=True, kw_only=True):
+    """Time has passed."""
+
+
+# --- instructions ----------------------------------------------------------------------------------------------------
+
+
+class Instruction(Struct, frozen=True, kw_only=True):
+    """Something to do for the allocation `id`."""
+
+    id: str
+
+
+class Place(Instruction, frozen=True, kw_only=True):
+    attempt: int
+    """0: at once; more: after a random pause that grows with it."""
+    avoid: tuple[str, ...] = ()
+    """Nodes that failed this request."""
+
+
+class Prepare(Instruction, frozen=True, kw_only=True):
+    launch: Launch
+    node: str
+    attempt: int = 0
+    """As for `Place`."""
+
+
+class StartKernel(Instruction, frozen=True, kw_only=True):
+    pass
+
+
+class StartUnit(Instruction, frozen=True, kw_only=True):
+    unit: Unit
+
+
+class StopKernel(Instruction, frozen=True, kw_only=True):
+    kernel_id: str
+
+
+class StopUnit(Instruction, frozen=True, kw_only=True):
+    node: str
+    unit: Unit | None
+    """`None`: not known; whatever carries the allocation's label there."""
+
+
+class Cancel(Instruction, frozen=True, kw_only=True):
+    work: Work
+
+
+class Publish(Instruction, frozen=True, kw_only=True):
+    node: str
+
+
+class Wake(Instruction, frozen=True, kw_only=True):
+    at: float
+
+
+class Save(Instruction, frozen=True, kw_only=True):
+    pass
+
+
+class Notify(Instruction, frozen=True, kw_only=True):
+    pass

@@ -1,0 +1,115 @@
+"""A decision put to people and programs: one sentence, a table of nodes and reasons, HTML, JSON."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .fit import Decision
+
+__all__ = ["as_html", "as_json", "as_text", "rows", "summary"]
+
+MOST_ROWS = 200
+"""Rows shown in text and HTML; `rows` has them all."""
+
+
+def summary(decision: Decision) -> str:
+    """What was decided; if nothing fits also what would."""
+    asked = decision.request.describe()
+    if decision.placement is not None:
+        return f"{asked}: {decision.placement.node}, {', '.join(decision.gpus)}."
+    if not decision.nodes:
+        return f"{asked}: the cluster has no nodes."
+    if decision.never:
+        text = f"No node of this cluster could ever give {asked}{_wishes(decision)}, however empty."
+    else:
+        text = f"No node has {asked}{_wishes(decision)} now."
+    return text if decision.nearest is None else f"{text} {decision.nearest}."
+
+
+def rows(decision: Decision) -> list[dict[str, Any]]:
+    """A row for each node, the chosen one first; see `Decision.table`."""
+    table: list[dict[str, Any]] = []
+    for place, name in enumerate(decision.stages[-1].passed):
+        if place == 0:
+            table.append({"node": name, "stage": None, "why": f"chosen: {', '.join(decision.gpus)}"})
+        else:
+            table.append({"node": name, "stage": None, "why": f"fits too; number {place + 1} in the order"})
+    for stage in reversed(decision.stages):
+        table += [{"node": name, "stage": stage.number, "why": why} for name, why in stage.rejected.items()]
+    return table
+
+
+def as_json(decision: Decision) -> dict[str, Any]:
+    """The whole decision as JSON types."""
+    nearest = decision.nearest
+    return {
+        "node": decision.node,
+        "gpus": list(decision.gpus),
+        "memory": [] if decision.placement is None else list(decision.placement.memory),
+        "policy": decision.policy,
+        "request": decision.request.describe() + _wishes(decision),
+        "summary": summary(decision),
+        "never": decision.never,
+        "nearest": None if nearest is None else {"node": nearest.node, "gpus": nearest.gpus, "memory": nearest.memory},
+        "stages": [
+            {
+                "stage": stage.number,
+                "name": stage.name,
+                "title": stage.title,
+                "passed": list(stage.passed),
+                "rejected": dict(stage.rejected),
+            }
+            for stage in decision.stages
+        ],
+    }
+
+
+def as_text(decision: Decision) -> str:
+    """The summary and the table, for a terminal."""
+    table = rows(decision)
+    shown = [(row["node"], _at(row), row["why"]) for row in table[:MOST_ROWS]]
+    if not shown:
+        return summary(decision)
+    head = ("node", "stage", "why")
+    width = [max(len(row[column]) for row in [head, *shown]) for column in (0, 1)]
+    lines = [f"{node:{width[0]}}  {stage:{width[1]}}  {why}" for node, stage, why in [head, *shown]]
+    return "\n".join([summary(decision), "", *lines, *_more(table)])
+
+
+def as_html(decision: Decision) -> str:
+    """The summary and the table, for a notebook. Everything that came from a node or a person is escaped."""
+    table = rows(decision)
+    text = f"<p>{escape(summary(decision))}</p>"
+    if not table:
+        return text
+    head = _cells("th", "node", "stage", "why")
+    body = "".join(_cells("td", row["node"], _at(row), row["why"]) for row in table[:MOST_ROWS])
+    more = "".join(f"<p>{escape(line)}</p>" for line in _more(table))
+    return f'<div class="gpufit-decision">{text}<table><thead>{head}</thead><tbody>{body}</tbody></table>{more}</div>'
+
+
+def _cells(tag: str, *texts: str) -> str:
+    return "<tr>" + "".join(f'<{tag} style="text-align: left">{escape(text)}</{tag}>' for text in texts) + "</tr>"
+
+
+def _at(row: dict[str, Any]) -> str:
+    return "fits" if row["stage"] is None else str(row["stage"])
+
+
+def _more(table: list[dict[str, Any]]) -> list[str]:
+    return [f"... and {len(table) - MOST_ROWS} more nodes"] if len(table) > MOST_ROWS else []
+
+
+def _wishes(decision: Decision) -> str:
+    """The request's filters in words; empty if it has none."""
+    request = decision.request
+    words = []
+    if request.model is not None:
+        words.append(f"of model {request.model!r}")
+    if request.node is not None:
+        words.append(f"on a node named {request.node!r}")
+    if request.labels:
+        words.append("on a node labelled " + ", ".join(f"{key}={value}" for key, value in request.labels.items()))
+    return "".join(f" {word}" for word in words)

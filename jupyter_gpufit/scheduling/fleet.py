@@ -1,0 +1,272 @@
+"""The nodes as the scheduler uses them: an index to select on, and a launcher for each.
+
+    Cluster.on_change ─→ node ─→ overlaid with what the ledger holds ─→ Index
+                      └→ its entry in the inventory ─→ launcher opened, reopened when that changes, closed
+    Launcher ─ claims ─→ Cluster.set_claims("engine") · exits ─→ the scheduler
+
+The overlay makes it certain that a reservation counts from the moment it is made, whatever view of the node arrives
+when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Any
+
+import msgspec
+
+from ..errors import GpufitError, ImageRefused, LaunchError, NodeUnreachable, NotFound
+from ..inventory import NodeSpec
+from ..models import Claim, Gpu, Node, Request, Unit
+from .index import Index
+from .needs import Cluster, Launcher
+
+__all__ = ["Fleet", "overlay"]
+
+_NOT_THE_LAUNCHERS: dict[str, Any] = {
+    "report": "",
+    "report_token_file": None,
+    "monitor_period": 0.0,
+    "stale_after": 0.0,
+    "labels": {},
+}
+"""What of an inventory's entry may change without a new launcher."""
+_MOST_IMAGES = 64
+
+
+class _Slot:
+    """The launcher of one node, and who uses it just now."""
+
+    def __init__(self, spec: NodeSpec, launcher: Launcher) -> None:
+        self.spec, self.launcher = spec, launcher
+        self.users = 0
+        self.retired = False
+        self.opening: asyncio.Task[None] | None = None
+        self.failure: GpufitError | None = None
+
+
+class Fleet:
+    """Made by the scheduler; used on its event loop.
+
+    `holds(node)` are the ledger's claims there; `on_exit`, `on_claims` and `on_room` are told of units that ended, of
+    what runs on a node, and that a node changed, so that something may fit now.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        make_launcher: Callable[[NodeSpec], Launcher],
+        *,
+        holds: Callable[[str], Sequence[Claim]],
+        on_exit: Callable[[Unit, int, str], None],
+        on_claims: Callable[[str, Sequence[Claim]], None],
+        on_room: Callable[[], None],
+        log: logging.Logger,
+    ) -> None:
+        self.index = Index()
+        self._cluster, self._make_launcher, self._holds = cluster, make_launcher, holds
+        self._on_exit, self._on_claims, self._on_room, self._log = on_exit, on_claims, on_room, log
+        self._nodes: dict[str, Node] = {}
+        self._slots: dict[str, _Slot] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._refusing: dict[str, dict[str, str]] = {}
+        self._unsubscribe: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        """Take up the cluster's nodes, now and as they change."""
+        self._unsubscribe = self._cluster.on_change(self._changed)
+
+    async def close(self) -> None:
+        """Close all launchers; leaves what they started alone."""
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+        for slot in list(self._slots.values()):
+            self._retire(slot, anyway=True)
+        self._slots.clear()
+        while self._closing:
+            await asyncio.wait(self._closing)
+
+    # --- selection
+
+    def node(self, name: str) -> Node:
+        """As it is indexed."""
+        return self._nodes[name]
+
+    def publish(self, node: str) -> None:
+        """What the ledger holds on `node` has changed: tell the cluster, and have the index know at once."""
+        claims = self._holds(node)
+        self._cluster.set_claims("ledger", node, claims)
+        if node in self._nodes:
+            self.index.update(overlay(self._nodes[node], claims))
+        elif not claims and node in self._slots:
+            self._retire(self._slots.pop(node))  # it had left the inventory; the last of its allocations has ended
+
+    def exclude(self, request: Request, avoid: Sequence[str]) -> Mapping[str, str]:
+        """The nodes that the request may not use, with the reason. Raises `ImageRefused` if none allows its image."""
+        refusing = self._refuse(request.image) if request.image is not None else {}
+        if refusing and len(refusing) == len(self._nodes):
+            reasons = sorted(set(refusing.values()))
+            raise ImageRefused(
+                f"no node allows the image {request.image!r}: {'; '.join(reasons[:3])}"
+                f"{' …' if len(reasons) > 3 else ''}; ask for one of those, or leave the image out",
+                image=request.image,
+                nodes=dict(refusing),
+            )
+        if not avoid:
+            return refusing
+        return refusing | {name: "it did not answer a moment ago" for name in avoid if name in self._nodes}
+
+    def _refuse(self, image: str) -> dict[str, str]:
+        if (known := self._refusing.get(image)) is not None:
+            return known
+        refusing = {}
+        for name in self._nodes:
+            spec = self._cluster.spec(name)
+            if spec.launcher == "process":
+                refusing[name] = "it runs plain processes, without images"
+            elif image != spec.image and not any(fnmatchcase(image, pattern) for pattern in spec.images):
+                refusing[name] = f"it allows only the images {', '.join((spec.image, *spec.images))}"
+        if len(self._refusing) >= _MOST_IMAGES:
+            self._refusing.clear()
+        self._refusing[image] = refusing
+        return refusing
+
+    # --- launchers
+
+    @contextmanager
+    def use(self, node: str) -> Iterator[_Slot]:
+        """Hold on to the node's launcher, so that it is not closed meanwhile. Raises `NodeUnreachable` without one."""
+        slot = self._slots.get(node)
+        if slot is None:
+            raise NodeUnreachable(f"node {node!r} is not in the inventory")
+        slot.users += 1
+        try:
+            yield slot
+        finally:
+            slot.users -= 1
+            if slot.retired and not slot.users:
+                self._close(slot)
+
+    async def opened(self, slot: _Slot) -> Launcher:
+        """Its launcher, once that is open. Raises `LaunchError` if it cannot be (a mistake in the inventory)."""
+        if slot.opening is not None:
+            await asyncio.wait([slot.opening])
+        if slot.failure is not None:
+            raise slot.failure
+        return slot.launcher
+
+    def known(self, node: str) -> Launcher | None:
+        """The node's launcher, for questions that it answers from what it knows."""
+        slot = self._slots.get(node)
+        return None if slot is None else slot.launcher
+
+    def _changed(self, name: str, node: Node | None) -> None:
+        if node is None:
+            self._nodes.pop(name, None)
+            self._refusing.clear()
+            self.index.remove(name)
+            if not self._holds(name) and name in self._slots:
+                self._retire(self._slots.pop(name))
+            return
+        if name not in self._nodes:
+            self._refusing.clear()
+        self._nodes[name] = node
+        self.index.update(overlay(node, self._holds(name)))
+        self._take_up(name)
+        self._on_room()
+
+    def _take_up(self, name: str) -> None:
+        try:
+            spec = self._cluster.spec(name)
+        except NotFound:
+            return  # gone since; we are told next
+        slot = self._slots.get(name)
+        if slot is not None and slot.spec is spec:
+            return
+        if slot is not None and _launchers_part(slot.spec) == _launchers_part(spec):
+            slot.spec = spec
+            return
+        self._refusing.clear()
+        if slot is not None:
+            self._retire(slot)
+        try:
+            slot = self._slots[name] = _Slot(spec, self._make_launcher(spec))
+        except GpufitError as error:
+            self._log.error("node %s: %s", name, error)
+            self._slots.pop(name, None)
+            return
+        slot.opening = asyncio.get_running_loop().create_task(self._open(slot))
+
+    async def _open(self, slot: _Slot) -> None:
+        name = slot.spec.name
+
+        def claims(now: Sequence[Claim]) -> None:
+            if self._slots.get(name) is slot:
+                self._cluster.set_claims("engine", name, now)
+                self._on_claims(name, now)
+
+        try:
+            await slot.launcher.open(self._on_exit, claims)
+        except GpufitError as error:
+            slot.failure = error
+            self._log.error("node %s: %s", name, error)
+        except Exception as error:
+            slot.failure = LaunchError(f"node {name!r} cannot be used: {type(error).__name__}: {error}")
+            self._log.exception("the launcher of node %s could not be opened", name)
+
+    def _retire(self, slot: _Slot, anyway: bool = False) -> None:
+        """Close it once nobody uses it; `anyway`: now."""
+        slot.retired = True
+        if anyway or not slot.users:
+            self._close(slot)
+
+    def _close(self, slot: _Slot) -> None:
+        task = asyncio.get_running_loop().create_task(self._close_now(slot))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _close_now(self, slot: _Slot) -> None:
+        if slot.opening is not None and not slot.opening.done():
+            slot.opening.cancel()
+            await asyncio.wait([slot.opening])
+        try:
+            await slot.launcher.close()
+        except Exception:  # nothing can be done about it, and the others have to be closed
+            self._log.exception("the launcher of node %s did not close", slot.spec.name)
+        if slot.spec.name not in self._slots:
+            self._cluster.set_claims("engine", slot.spec.name, ())
+
+
+def overlay(node: Node, claims: Sequence[Claim]) -> Node:
+    """`node` with what `claims` hold there and it does not show yet."""
+    by_uuid: dict[str, list[Claim]] = {}
+    for claim in claims:
+        for uuid in claim.gpus:
+            by_uuid.setdefault(uuid, []).append(claim)
+    if not by_uuid:
+        return node
+    gpus = tuple(_held(gpu, by_uuid.get(gpu.uuid, [])) for gpu in node.gpus)
+    return node if gpus == node.gpus else msgspec.structs.replace(node, gpus=gpus)
+
+
+def _held(gpu: Gpu, claims: list[Claim]) -> Gpu:
+    new = [claim for claim in claims if claim.allocation not in gpu.allocations]
+    if not new:
+        return gpu
+    free = gpu.memory_free
+    return msgspec.structs.replace(
+        gpu,
+        idle=False,
+        shareable=(gpu.idle or gpu.shareable) and all(claim.shared for claim in new),
+        memory_free=None if free is None else max(0, free - sum(claim.gpus[gpu.uuid] for claim in new)),
+        allocations=(*gpu.allocations, *(claim.allocation for claim in new)),
+    )
+
+
+def _launchers_part(spec: NodeSpec) -> NodeSpec:
+    return msgspec.structs.replace(spec, **_NOT_THE_LAUNCHERS)

@@ -1,0 +1,387 @@
+"""The cluster as arrays, kept up to date node by node, so that a decision walks no GPU objects.
+
+    Index ─┬─ one row per node: order of names, idle GPUs and free memory in total, labels
+           └─ Shelf: the GPUs of all nodes with about as many of them, a column of slots each ─ Columns → Policy.screen
+
+A decision is: filters and `Policy.screen` give the rows that fit; of these the least in stage 3's order is the target;
+only that node's GPU objects are then looked at, to choose among them. Why the other nodes were not chosen is worked out
+when somebody asks, by the walk of `fit.py` over the nodes as they were.
+
+numpy is imported here and nowhere else in this room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..models import Gpu, Node, Request
+from .candidates import by_index, glob, is_literal, lends, pool_of
+from .fit import NOTHING, Decision, select
+from .policies import Policy, find
+
+__all__ = ["Columns", "Index", "Mask"]
+
+Mask: TypeAlias = NDArray[np.bool_]
+Counts: TypeAlias = NDArray[np.integer[Any]]
+Bytes: TypeAlias = NDArray[np.int64]
+
+ABSENT = -1  # bytes free in a slot without a candidate; below every size that can be asked
+MOST_PATTERNS = 64  # node globs whose rows are remembered
+
+
+class Columns:
+    """The candidates of many nodes, one node per column, as `Policy.screen` sees them. All counts are per node."""
+
+    def __init__(self, free: Bytes, same_card: Mask | None) -> None:
+        self.free = free
+        """[slot, node] → bytes free, `ABSENT` without a candidate. GPUs of one card are in neighbouring slots."""
+        self._same_card = same_card  # [slot, node]: on the card of the slot before; None: no GPUs share a card
+
+    @property
+    def count(self) -> Counts:
+        """Candidate GPUs."""
+        return self.gpus_with(0)
+
+    @property
+    def shares_cards(self) -> bool:
+        """Whether any two GPUs here are on one card; if not, `cards_with` is `gpus_with`."""
+        return self._same_card is not None
+
+    def gpus_with(self, size: int) -> Counts:
+        """Candidate GPUs with at least `size` bytes free."""
+        return _count(self.free >= size)
+
+    def cards_with(self, size: int) -> Counts:
+        """Cards that have a candidate GPU with at least `size` bytes free."""
+        serves = self.free >= size
+        if self._same_card is not None:
+            # A card counts at its first slot that serves: `before` says whether an earlier slot of it does.
+            before = np.zeros(serves.shape[1], dtype=np.bool_)
+            for slot, same in zip(serves, self._same_card, strict=True):
+                before &= same
+                slot[:], before = slot & ~before, before | slot
+        return _count(serves)
+
+
+class Shelf:
+    """The GPUs of the nodes that have at most `slots` of them (and more than half as many)."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.rows = np.zeros(0, dtype=np.int64)
+        """Column → row of the node in the index."""
+        self.used = 0
+        """Columns in use or spare."""
+        self._spare: list[int] = []
+        self._free = np.zeros((2, slots, 0), dtype=np.int64)  # [for a shared request?, slot, column]
+        self._model = np.zeros((slots, 0), dtype=np.intp)
+        self._same = np.zeros((slots, 0), dtype=np.bool_)
+        self._sharing = 0  # columns with GPUs on one card
+
+    def put(self, column: int | None, row: int, free: list[list[int]], models: list[int], same: list[bool]) -> int:
+        """Write a node's GPUs into `column`, or into a new one; returns which."""
+        if column is None:
+            column = self._spare.pop() if self._spare else self._add()
+        padding = self.slots - len(models)
+        self.rows[column] = row
+        self._sharing += any(same) - bool(self._same[:, column].any())
+        self._free[0, :, column] = free[0] + [ABSENT] * padding
+        self._free[1, :, column] = free[1] + [ABSENT] * padding
+        self._model[:, column] = models + [0] * padding
+        self._same[:, column] = same + [False] * padding
+        return column
+
+    def clear(self, column: int) -> None:
+        """Empty the column, for another node to use."""
+        self._sharing -= bool(self._same[:, column].any())
+        self._free[:, :, column] = ABSENT
+        self._same[:, column] = False
+        self._spare.append(column)
+
+    def columns(self, shared: bool, models: Bytes | None) -> Columns:
+        """All columns as a request sees them; `models`: by number, 0 for those it may have, else `ABSENT`."""
+        free = self._free[int(shared), :, : self.used]
+        if models is not None:
+            free = free | models.take(self._model[:, : self.used])  # -1 | anything is -1, which is `ABSENT`
+        return Columns(free, self._same[:, : self.used] if self._sharing else None)
+
+    def _add(self) -> int:
+        if self.used == len(self.rows):
+            capacity = max(16, self.used * 2)
+            self.rows = _grown(self.rows, capacity, 0)
+            self._free = _grown(self._free, capacity, ABSENT)
+            self._model = _grown(self._model, capacity, 0)
+            self._same = _grown(self._same, capacity, False)
+        self.used += 1
+        return self.used - 1
+
+
+class Index:
+    """Nodes, indexed for selection. One writer, no locks: for use on one thread.
+
+    `update` costs time in the node's own GPUs, `select` a few passes over arrays. The first decision after nodes were
+    added or removed also sorts their names; the first one with a new wildcard for the node matches it with all names.
+    """
+
+    def __init__(self, nodes: Iterable[Node] = ()) -> None:
+        self._row: dict[str, int] = {}
+        self._nodes: list[Node | None] = []
+        self._spare: list[int] = []
+        self._place: list[tuple[Shelf, int] | None] = []  # row → where its GPUs are
+        self._shelves: dict[int, Shelf] = {}
+        self._models: dict[str, int] = {}
+        self._labels: dict[str, _Label] = {}
+        self._count = np.zeros((2, 0), dtype=np.int64)  # [for a shared request?, row]: candidate GPUs of any model
+        self._total = np.zeros((2, 0), dtype=np.int64)  # and bytes free on them
+        # Worked out when needed, dropped when out of date:
+        self._snapshot: tuple[Node, ...] | None = None
+        self._rank: NDArray[np.int64] | None = None  # row → place in the order of names
+        self._patterns: dict[str, Mask] = {}
+        for node in nodes:
+            self.update(node)
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._row
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes as they are now."""
+        if self._snapshot is None:
+            self._snapshot = tuple(filter(None, self._nodes))
+        return self._snapshot
+
+    def update(self, node: Node) -> None:
+        """Add `node`, or put it in the place of the one of that name. Called by the scheduler on each change."""
+        row = self._row.get(node.name)
+        if row is None:
+            row = self._new_row(node.name)
+        before, self._nodes[row] = self._nodes[row], node
+        self._snapshot = None
+        self._set_labels(row, {} if before is None else before.labels, node.labels)
+        self._set_gpus(row, node)
+
+    def remove(self, name: str) -> None:
+        """Forget the node of that name; quiet if there is none."""
+        row = self._row.pop(name, None)
+        if row is None:
+            return
+        node, self._nodes[row] = self._nodes[row], None
+        assert node is not None
+        self._set_labels(row, node.labels, {})
+        self._leave_shelf(row)
+        self._count[:, row] = self._total[:, row] = 0
+        self._spare.append(row)
+        self._names_changed()
+
+    def select(
+        self, request: Request, policy: str | Policy = "best-fit", exclude: Mapping[str, str] = NOTHING
+    ) -> Decision:
+        """The decision that `fit.select` comes to on the nodes as they are now. Raises `InvalidValue` likewise."""
+        policy = find(policy)
+        row = self._target(request, policy, exclude)
+        placement = None
+        if row is not None:
+            node = self._nodes[row]
+            assert node is not None
+            placement = policy.place(pool_of(node, request))
+        return Decision(request, policy, placement, self.nodes, dict(exclude))
+
+    # --- a decision
+
+    def _target(self, request: Request, policy: Policy, exclude: Mapping[str, str]) -> int | None:
+        """Row of the node that wins, or `None`."""
+        if request.node is not None and is_literal(request.node):
+            row = self._row.get(request.node)
+            return None if row is None else self._walk([self._nodes[row]], request, policy, exclude)
+        shared = int(request.shared)
+        models = None if request.model is None else self._models_like(request.model)
+        fitting, counts, totals = [], [], []
+        for shelf in self._shelves.values():
+            columns = shelf.columns(request.shared, models)
+            mask = policy.screen(columns, request)
+            if mask is None:
+                return self._walk(self.nodes, request, policy, exclude)
+            at = np.flatnonzero(mask)
+            rows = shelf.rows[at]
+            fitting.append(rows)
+            if models is None:
+                counts.append(self._count[shared, rows])
+                totals.append(self._total[shared, rows])
+            else:
+                free = columns.free[:, at]
+                counts.append(_count(free >= 0).astype(np.int64))
+                totals.append(np.maximum(free, 0).sum(axis=0))
+        if not fitting:
+            return None
+        rows, count, total = _joined(fitting), _joined(counts), _joined(totals)
+        if (allowed := self._allowed(request, exclude)) is not None:
+            keep = allowed[rows]
+            rows, count, total = rows[keep], count[keep], total[keep]
+        if not len(rows):
+            return None
+        least = count == count.min()
+        rows, total = rows[least], total[least]
+        rows = rows[total == total.min()]
+        return int(rows[self._ranks()[rows].argmin()]) if len(rows) > 1 else int(rows[0])
+
+    def _walk(
+        self, nodes: Iterable[Node | None], request: Request, policy: Policy, exclude: Mapping[str, str]
+    ) -> int | None:
+        """The target among a few nodes, or for a policy without `screen`: as `select` finds it."""
+        name = select([node for node in nodes if node is not None], request, policy, exclude).node
+        return None if name is None else self._row[name]
+
+    def _allowed(self, request: Request, exclude: Mapping[str, str]) -> Mask | None:
+        """Which rows the request's node glob and labels and the exclusions leave; `None`: all."""
+        if request.node is None and not request.labels and not exclude:
+            return None
+        allowed = np.ones(len(self._nodes), dtype=np.bool_)
+        if request.node is not None:
+            allowed &= self._named_like(request.node)
+        for key, value in request.labels.items():
+            if key not in self._labels:
+                return np.zeros(len(self._nodes), dtype=np.bool_)
+            allowed &= self._labels[key].having(value, len(allowed))
+        for name in exclude:
+            if name in self._row:
+                allowed[self._row[name]] = False
+        return allowed
+
+    def _models_like(self, pattern: str) -> Bytes:
+        match = glob(pattern, True)
+        return np.array([ABSENT if match(model) is None else 0 for model in self._models], dtype=np.int64)
+
+    def _named_like(self, pattern: str) -> Mask:
+        if (known := self._patterns.get(pattern)) is not None:
+            return known
+        match = glob(pattern)
+        mask = np.array([node is not None and match(node.name) is not None for node in self._nodes], dtype=np.bool_)
+        if len(self._patterns) >= MOST_PATTERNS:
+            self._patterns.clear()
+        self._patterns[pattern] = mask
+        return mask
+
+    def _ranks(self) -> NDArray[np.int64]:
+        if self._rank is None:
+            self._rank = np.zeros(len(self._nodes), dtype=np.int64)
+            in_order = [self._row[name] for name in sorted(self._row)]
+            self._rank[in_order] = np.arange(len(in_order))
+        return self._rank
+
+    # --- keeping up
+
+    def _new_row(self, name: str) -> int:
+        if self._spare:
+            row = self._spare.pop()
+        else:
+            row = len(self._nodes)
+            self._nodes.append(None)
+            self._place.append(None)
+            if row == self._count.shape[1]:
+                capacity = max(16, row * 2)
+                self._count = _grown(self._count, capacity, 0)
+                self._total = _grown(self._total, capacity, 0)
+        self._row[name] = row
+        self._names_changed()
+        return row
+
+    def _names_changed(self) -> None:
+        self._snapshot = self._rank = None
+        self._patterns.clear()
+
+    def _set_labels(self, row: int, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        if before == after:
+            return
+        for key in before:
+            if key not in after:
+                self._labels[key].set(row, None)
+                if not self._labels[key].used:
+                    del self._labels[key]
+        for key, value in after.items():
+            if before.get(key) != value:
+                self._labels.setdefault(key, _Label()).set(row, value)
+
+    def _set_gpus(self, row: int, node: Node) -> None:
+        gpus = node.gpus
+        if len({gpu.card for gpu in gpus}) < len(gpus):
+            gpus = tuple(sorted(gpus, key=lambda gpu: (gpu.card, by_index(gpu))))
+        usable = node.reason is None
+        free = [[_free(gpu, shared) if usable else ABSENT for gpu in gpus] for shared in (False, True)]
+        for shared in (0, 1):
+            there = [size for size in free[shared] if size != ABSENT]
+            self._count[shared, row] = len(there)
+            self._total[shared, row] = sum(there)
+
+        slots = 1 << (len(gpus) - 1).bit_length() if gpus else 0
+        place = self._place[row]
+        if place is not None and place[0].slots != slots:
+            self._leave_shelf(row)
+            place = None
+        if not gpus:
+            return
+        models = [self._models.setdefault(gpu.model, len(self._models)) for gpu in gpus]
+        same = [False, *(gpu.card == last.card for last, gpu in pairwise(gpus))]
+        shelf = self._shelves.setdefault(slots, Shelf(slots)) if place is None else place[0]
+        self._place[row] = shelf, shelf.put(None if place is None else place[1], row, free, models, same)
+
+    def _leave_shelf(self, row: int) -> None:
+        if (place := self._place[row]) is not None:
+            shelf, column = place
+            shelf.clear(column)
+            self._place[row] = None
+
+
+class _Label:
+    """The values of one label key on all rows, as small numbers, so that comparing them is one pass over an array."""
+
+    def __init__(self) -> None:
+        self._value = np.full(0, -1, dtype=np.int32)  # row → number of its value, -1 without the label
+        self._number: dict[str, int] = {}
+        self.used = 0
+        """Rows that have the label."""
+
+    def set(self, row: int, value: str | None) -> None:
+        if row >= len(self._value):
+            self._value = _grown(self._value, max(16, row * 2), -1)
+        number = -1 if value is None else self._number.setdefault(value, len(self._number))
+        self.used += (number >= 0) - bool(self._value[row] >= 0)
+        self._value[row] = number
+
+    def having(self, value: str, rows: int) -> Mask:
+        if value not in self._number:
+            return np.zeros(rows, dtype=np.bool_)
+        if len(self._value) < rows:
+            self._value = _grown(self._value, rows, -1)
+        return np.asarray(self._value[:rows] == self._number[value])
+
+
+def _free(gpu: Gpu, shared: bool) -> int:
+    if not lends(gpu, shared):
+        return ABSENT
+    assert gpu.memory_free is not None
+    return gpu.memory_free
+
+
+def _count(there: Mask) -> Counts:
+    """How many are there, per column."""
+    counts: Counts = np.add.reduce(there.view(np.uint8), axis=0, dtype=np.uint8 if len(there) < 256 else np.int64)
+    return counts
+
+
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _grown(array: NDArray[Any], capacity: int, fill: int | bool) -> NDArray[Any]:
+    """The array with its last axis made `capacity` long."""
+    grown = np.full((*array.shape[:-1], capacity), fill, dtype=array.dtype)
+    grown[..., : array.shape[-1]] = array
+    return grown

@@ -1,0 +1,81 @@
+"""Finds what carries our label and belongs to no live allocation, and removes it. Others' units are left alone.
+
+Such things are there when a server was killed in the middle of a launch, when a node did not answer while we undid one,
+and when an allocation was given up because its node was lost and the node comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Container, Sequence
+
+from ..errors import GpufitError
+from ..models import Claim, Unit
+from .fleet import Fleet
+
+__all__ = ["Reaper"]
+
+_AGAIN = 30.0  # s; after a try that failed
+
+
+class Reaper:
+    """Made by the scheduler; used on its event loop.
+
+    `belongs(node, claim, unit)`: whether a live allocation of ours is meant to have that (unit `None`: any) there.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        ours: Container[str],
+        belongs: Callable[[str, Claim, Unit | None], bool],
+        log: logging.Logger,
+        grace: float,
+    ) -> None:
+        self._fleet, self._ours, self._belongs, self._log, self._grace = fleet, ours, belongs, log, grace
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._closed = False
+
+    def look(self, node: str, claims: Sequence[Claim]) -> None:
+        """This is what runs on `node` now: if there is something to remove, do so after a grace time."""
+        if any(self._orphan(node, claim) for claim in claims):
+            self.visit(node)
+
+    def visit(self, node: str) -> None:
+        """There may be something to remove on `node`, as soon as it answers."""
+        if node not in self._tasks and not self._closed:
+            task = self._tasks[node] = asyncio.get_running_loop().create_task(self._reap(node))
+            task.add_done_callback(lambda _: self._tasks.pop(node, None))
+
+    async def close(self) -> None:
+        """Stop looking."""
+        self._closed = True
+        for task in self._tasks.values():
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks.values()))
+
+    def _orphan(self, node: str, claim: Claim, unit: Unit | None = None) -> bool:
+        return claim.scheduler in self._ours and not self._belongs(node, claim, unit)
+
+    async def _reap(self, node: str) -> None:
+        pause = self._grace
+        while self._fleet.known(node) is not None:
+            await asyncio.sleep(pause)
+            try:
+                await self._reap_now(node)
+                return
+            except GpufitError as error:
+                self._log.warning("what is left of ours on %s could not be removed yet: %s", node, error)
+            except Exception:
+                self._log.exception("what is left of ours on %s could not be removed", node)
+            pause = _AGAIN
+
+    async def _reap_now(self, node: str) -> None:
+        with self._fleet.use(node) as slot:
+            launcher = await self._fleet.opened(slot)
+            for unit, claim in await launcher.units():
+                if self._orphan(node, claim, unit):
+                    self._log.warning("removing %s on %s: no allocation of ours has it", unit.name, node)
+                    await launcher.stop(unit)

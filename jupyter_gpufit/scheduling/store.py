@@ -1,0 +1,268 @@
+"""Allocations on disk, so that they survive the process: SQLite, one file per scheduler that runs.
+
+    scheduler ── save, forget ──→ what is to be written ── the store's own thread ──→ gpufit.sqlite (WAL)
+              ←── entries, schedulers ── once, when it is opened
+
+Nobody waits for the disk: `save` puts the entry's JSON into a dictionary, and the thread writes what has gathered there
+in one transaction. A crash may so lose the last moments; what they had started carries our label, and is found by it.
+
+Several servers of one person may run at once. The file is locked while it is in use (SQLite's exclusive mode, gone with
+the process however it dies), and a second scheduler in the same directory takes the next free file of
+`gpufit.sqlite`, `gpufit-2.sqlite`, …; what dead ones left in files that nobody uses it takes over. So that two never
+believe in one id, each opening makes a new scheduler id; the former ones are remembered, to know what is ours to clean
+up.
+
+No secrets are kept here; still the file is its owner's alone (mode 0600 in a directory of 0700).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import sqlite3
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from ..errors import StoreError
+from ..models import State
+from .entries import Entry
+
+__all__ = ["MEMORY", "Store", "StoreLocked"]
+
+MEMORY: Literal[":memory:"] = ":memory:"
+SCHEMA = 1
+MOST_FILES = 64
+MOST_IDS = 1000
+"""Former scheduler ids that are remembered, latest first."""
+
+_TABLES = """
+    CREATE TABLE entries (id TEXT PRIMARY KEY, ended INTEGER NOT NULL, data BLOB NOT NULL) WITHOUT ROWID;
+    CREATE TABLE schedulers (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);
+"""
+
+
+class StoreLocked(StoreError):
+    """Another process uses the file."""
+
+
+class Store:
+    """The entries of one scheduler on disk. Made by `open`, by the scheduler; used from one event loop."""
+
+    def __init__(
+        self, path: Path | None, connection: sqlite3.Connection, thread: ThreadPoolExecutor, log: logging.Logger
+    ) -> None:
+        self.path = path
+        """The file; `None`: in memory."""
+        self.scheduler = ""
+        """Id of the scheduler that uses it now."""
+        self.schedulers: frozenset[str] = frozenset()
+        """All ids whose units are ours: the present one, former ones, and those of dead schedulers taken over."""
+        self._connection, self._thread, self._log = connection, thread, log
+        self._waiting: dict[str, tuple[bool, bytes] | None] = {}
+        self._lock = threading.Lock()
+        self._scheduled = self._closed = False
+
+    @classmethod
+    async def open(
+        cls, where: Path | Literal[":memory:"], log: logging.Logger | None = None
+    ) -> tuple[Store, list[Entry]]:
+        """The store in directory `where` (made if missing), and the entries in it.
+
+        Raises `StoreError` when the file cannot be used: not ours to read, no database, of a newer version.
+        """
+        thread = ThreadPoolExecutor(1, thread_name_prefix="gpufit store")
+        log = log or logging.getLogger(__name__)
+        work = thread.submit(cls._open, where, thread, log)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(work))
+        except BaseException:
+            thread.submit(_close_late, work)
+            thread.shutdown(wait=False)
+            raise
+
+    def save(self, entry: Entry) -> None:
+        """Write `entry` as it is now, soon. Never blocks, never fails (what the disk says is logged)."""
+        self._put(entry.id, (entry.state is State.ENDED, msgspec.json.encode(entry)))
+
+    def forget(self, id: str) -> None:
+        """Remove an entry, soon."""
+        self._put(id, None)
+
+    async def flush(self) -> None:
+        """Wait until all that was saved is written. Raises `StoreError` if it cannot be."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._write, True)
+
+    async def close(self) -> None:
+        """Write what is left, and let go of the file. Idempotent. A disk that refuses is logged."""
+        if not self._closed:
+            self._closed = True
+            await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, self._end))
+            self._thread.shutdown(wait=False)
+
+    # --- on the store's thread
+
+    @classmethod
+    def _open(
+        cls, where: Path | Literal[":memory:"], thread: ThreadPoolExecutor, log: logging.Logger
+    ) -> tuple[Store, list[Entry]]:
+        if where == MEMORY:
+            memory = cls(None, _connect(None), thread, log)
+            return memory, memory._begin([])
+        where.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files = [where / ("gpufit.sqlite" if n == 1 else f"gpufit-{n}.sqlite") for n in range(1, MOST_FILES + 1)]
+        store: Store | None = None
+        others: list[sqlite3.Connection] = []
+        for file in files:
+            if store is not None and not file.exists():
+                break
+            try:
+                if store is None:
+                    store = cls(file, _connect(file), thread, log)
+                else:
+                    others.append(_connect(file))
+            except StoreLocked:
+                continue  # somebody else's
+            except StoreError as error:
+                if store is None:
+                    raise
+                log.warning("left alone: %s", error)
+        if store is None:
+            raise StoreLocked(f"{MOST_FILES} schedulers have a store in {where} already; use another directory")
+        try:
+            return store, store._begin(others)
+        except BaseException:
+            store._connection.close()
+            raise
+        finally:
+            for other in others:
+                other.close()
+
+    def _begin(self, others: list[sqlite3.Connection]) -> list[Entry]:
+        """Make a new scheduler id, take over what dead schedulers left in `others`, and read all entries."""
+        self.scheduler = secrets.token_hex(8)
+        with _errors(self.path), self._connection as here:
+            for there in others:
+                # First into ours: doubly known is harmless, since nobody starts anything under a former id.
+                ids = there.execute("SELECT id FROM schedulers ORDER BY number").fetchall()
+                here.executemany("INSERT OR IGNORE INTO schedulers (id) VALUES (?)", ids)
+                rows = there.execute("SELECT id, ended, data FROM entries WHERE NOT ended").fetchall()
+                here.executemany("INSERT OR IGNORE INTO entries VALUES (?, ?, ?)", rows)
+            here.execute("INSERT INTO schedulers (id) VALUES (?)", (self.scheduler,))
+            here.execute("DELETE FROM schedulers WHERE number <= (SELECT MAX(number) FROM schedulers) - ?", (MOST_IDS,))
+        with _errors(self.path):
+            for there in others:
+                with there:
+                    there.execute("DELETE FROM entries WHERE NOT ended")
+            self.schedulers = frozenset(id for (id,) in self._connection.execute("SELECT id FROM schedulers"))
+            rows = self._connection.execute("SELECT id, data FROM entries").fetchall()
+        return sorted(self._entries(rows), key=lambda entry: entry.allocation.created)
+
+    def _entries(self, rows: list[tuple[str, bytes]]) -> Iterator[Entry]:
+        for id, data in rows:
+            try:
+                yield msgspec.json.decode(data, type=Entry)
+            except (msgspec.DecodeError, ValueError) as error:
+                # Its unit, if there is one, is removed by its label.
+                self._log.error("allocation %s in %s cannot be read, and is given up: %s", id, self.path, error)
+
+    def _put(self, id: str, row: tuple[bool, bytes] | None) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._waiting[id] = row
+            if self._scheduled:
+                return
+            self._scheduled = True
+        self._thread.submit(self._write)
+
+    def _write(self, strict: bool = False) -> None:
+        with self._lock:
+            rows, self._waiting, self._scheduled = self._waiting, {}, False
+        if not rows:
+            return
+        kept = [(id, *row) for id, row in rows.items() if row is not None]
+        gone = [(id,) for id, row in rows.items() if row is None]
+        try:
+            with self._connection as here:
+                here.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", kept)
+                here.executemany("DELETE FROM entries WHERE id = ?", gone)
+        except sqlite3.Error as error:
+            with self._lock:  # with the next one; what is newer by then stays
+                self._waiting = rows | self._waiting
+            message = f"{self.path} cannot be written: {error}; allocations would not survive a crash now"
+            self._log.error(message)
+            if strict:
+                raise StoreError(message) from error
+
+    def _end(self) -> None:
+        try:
+            self._write()
+        finally:
+            self._connection.close()
+
+
+def _close_late(work: Future[tuple[Store, list[Entry]]]) -> None:
+    """On the store's thread, after an opening that nobody waits for any more."""
+    if work.exception() is None:
+        work.result()[0]._connection.close()
+
+
+def _connect(path: Path | None) -> sqlite3.Connection:
+    """A connection that holds the file for itself alone, its tables made."""
+    with _errors(path):
+        if path is not None and not path.exists():
+            # Never open a file that may be in use: closing it would drop the locks that this process has on it (POSIX).
+            with suppress(FileExistsError):
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        connection = sqlite3.connect(path or MEMORY, timeout=0, check_same_thread=False)
+        try:
+            _prepare(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # before WAL: then it needs no shared memory, either
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("BEGIN IMMEDIATE")  # takes the lock, which is then kept
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 0:
+        for statement in filter(str.strip, _TABLES.split(";")):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {SCHEMA}")
+    connection.commit()
+    if version not in (0, SCHEMA):
+        raise StoreError(
+            f"{path} has version {version}, this jupyter_gpufit knows {SCHEMA}; update jupyter_gpufit, or move the "
+            "file away to begin with none (release what it holds first, with the version that wrote it)"
+        )
+
+
+@contextmanager
+def _errors(path: Path | None) -> Iterator[None]:
+    """What SQLite and the system say, as sentences."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error):
+            raise StoreLocked(f"{path} is in use by another process (it is locked)") from error
+        raise StoreError(f"{path} cannot be used: {error}; check its permissions and the space on its disk") from error
+    except sqlite3.DatabaseError as error:
+        raise StoreError(
+            f"{path} is damaged, or no database of ours: {error}; move it away to begin with none "
+            "(containers it knew of then have to be removed by hand: "
+            "docker ps --filter label=io.github.jupyter-gpufit.allocation)"
+        ) from error
+    except OSError as error:
+        raise StoreError(f"{path} cannot be used: {error.strerror or error}; check its permissions") from error

@@ -1,0 +1,367 @@
+"""The state machine against a model of the world: whatever happens in whatever order, nothing is held twice or leaks.
+
+The model keeps what the ledger cannot know: which units really exist on which node, and which of them run. Work that
+the ledger has asked for is *under way* until a rule lets it come back, with whatever outcome is possible.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import msgspec
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from jupyter_gpufit.models import Allocation, EndReason, Placement, Request, State, Unit
+from jupyter_gpufit.scheduling import events as ev
+from jupyter_gpufit.scheduling.allocations import Entry, Ledger, Limits
+from jupyter_gpufit.scheduling.events import Event, Failure, Instruction, Work
+
+NODES = {"a": 2, "b": 3}
+LIMITS = Limits(attempts=3, lost_after=200, retry_most=8)
+WORK = {
+    ev.Place: Work.PLACE,
+    ev.Prepare: Work.PREPARE,
+    ev.StartKernel: Work.START_KERNEL,
+    ev.StartUnit: Work.START_UNIT,
+    ev.StopKernel: Work.STOP_KERNEL,
+    ev.StopUnit: Work.STOP_UNIT,
+}
+ORDER = list(State)
+
+
+@dataclass
+class Box:
+    """A unit as it is on its node, known or not."""
+
+    unit: Unit
+    gpus: frozenset[str]
+    shared: bool
+    running: bool = False
+    debris: bool = False
+    """Left on a node that did not answer when it was made; never started."""
+
+
+class World(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1_000_000.0
+        self.ledger = Ledger("s0", LIMITS)
+        self.count = 0
+        self.under_way: dict[tuple[str, Work], Instruction] = {}
+        self.cancelled: set[tuple[str, Work]] = set()
+        self.boxes: dict[str, Box] = {}
+        self.names: set[str] = set()
+        self.published: dict[str, list[object]] = {}
+        self.saved: dict[str, bytes] = {}
+        self.told: dict[str, Allocation] = {}
+        self.ended: dict[str, Entry] = {}
+        self.alarms: set[tuple[float, str]] = set()
+
+    # --- the scheduler's part, in short
+
+    def send(self, event: Event) -> None:
+        self.do(self.ledger.handle(event, self.now))
+
+    def do(self, instructions: list[Instruction]) -> None:
+        for what in instructions:
+            work = WORK.get(type(what))
+            if work is not None:
+                assert (what.id, work) not in self.under_way, f"{work} of {what.id} twice at once"
+                self.under_way[what.id, work] = what
+                entry = self.ledger.entries[what.id]
+                assert entry.live or work in (Work.STOP_KERNEL, Work.STOP_UNIT), f"{work} of one that ends"
+                if isinstance(what, ev.Prepare):
+                    assert what.launch.name not in self.names, "a unit's name used twice"
+                    self.names.add(what.launch.name)
+                    self.mount_check(what)
+            elif isinstance(what, ev.Cancel):
+                assert (what.id, what.work) in self.under_way
+                self.cancelled.add((what.id, what.work))
+            elif isinstance(what, ev.Publish):
+                self.published[what.node] = self.ledger.claims(what.node)
+            elif isinstance(what, ev.Save):
+                self.saved[what.id] = msgspec.json.encode(self.ledger.entries[what.id])
+            elif isinstance(what, ev.Wake):
+                self.alarms.add((what.at, what.id))
+            else:
+                self.tell(self.ledger.entries[what.id])
+
+    def tell(self, entry: Entry) -> None:
+        now, before = entry.allocation, self.told.get(entry.id)
+        if before is not None:
+            assert before.version < now.version
+            assert ORDER.index(before.state) <= ORDER.index(now.state), "states come in one order"
+            if before.state is State.RUNNING and now.state is State.RUNNING:
+                assert (before.node, before.gpus, before.expires) == (now.node, now.gpus, now.expires)
+        self.told[entry.id] = now
+        if now.state is State.ENDED:
+            self.ended[entry.id] = entry
+
+    def mount_check(self, what: ev.Prepare) -> None:
+        [claim] = [claim for claim in self.ledger.claims(what.node) if claim.allocation == what.id]
+        assert claim.gpus == what.launch.gpus, "prepared for other GPUs than are reserved"
+
+    def back(self, id: str, work: Work, event: type[Event], **fields: object) -> None:
+        del self.under_way[id, work]
+        self.cancelled.discard((id, work))
+        self.send(event(id=id, **fields))
+
+    # --- what people and kernels do
+
+    @precondition(lambda self: len(self.ledger.entries) < 6)
+    @rule(
+        gpus=st.integers(1, 3),
+        shared=st.booleans(),
+        hosted=st.booleans(),
+        wait=st.sampled_from([None, 60]),
+        time=st.sampled_from([None, 100]),
+    )
+    def request(self, gpus: int, shared: bool, hosted: bool, wait: int | None, time: int | None) -> None:
+        self.count += 1
+        request = Request(gpus=gpus, memory=8, shared=shared, wait=wait, time=time)
+        kernel = None if hosted else f"foreign-{self.count}"
+        self.send(ev.Requested(id=f"x{self.count}", name="n", owner="me", request=request, kernel_id=kernel))
+
+    @precondition(lambda self: self.ledger.entries)
+    @rule(data=st.data(), kernel_gone=st.booleans())
+    def release(self, data: st.DataObject, kernel_gone: bool) -> None:
+        self.send(ev.ReleaseAsked(id=self.pick(data), kernel_gone=kernel_gone))
+
+    @precondition(lambda self: self.ledger.entries)
+    @rule(data=st.data(), event=st.sampled_from([ev.StopAsked, ev.RestartAsked, ev.LaunchAsked]))
+    def kernel_manager(self, data: st.DataObject, event: type[Event]) -> None:
+        id = self.pick(data)
+        entry = self.ledger.entries[id]
+        if event is not ev.LaunchAsked or entry.prepared:  # the scheduler checks that
+            self.send(event(id=id))
+
+    @precondition(lambda self: self.ledger.entries)
+    @rule(data=st.data())
+    def kernel_answers(self, data: st.DataObject) -> None:
+        id = self.pick(data)
+        if self.ledger.entries[id].launched:
+            self.send(ev.KernelReady(id=id, kernel_id="k"))
+
+    @precondition(lambda self: self.ledger.entries)
+    @rule(data=st.data())
+    def kernel_fails(self, data: st.DataObject) -> None:
+        self.send(ev.KernelFailed(id=self.pick(data), message="it never answered"))
+
+    @precondition(lambda self: any(box.running for box in self.boxes.values()))
+    @rule(data=st.data())
+    def unit_dies(self, data: st.DataObject) -> None:
+        box = data.draw(st.sampled_from([box for box in self.boxes.values() if box.running]))
+        box.running = False
+        self.send(ev.UnitExited(id=box.unit.allocation, unit=box.unit.id, message="it died"))
+
+    @rule(seconds=st.sampled_from([0.5, 5, 40, 130, 400]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        for alarm in sorted(alarm for alarm in self.alarms if alarm[0] <= self.now):
+            self.alarms.discard(alarm)
+            self.send(ev.Woken(id=alarm[1]))
+
+    @rule()
+    def room(self) -> None:
+        self.do(self.ledger.retry_waiting(self.now))
+
+    # --- what comes of the work
+
+    @precondition(lambda self: self.under_way)
+    @rule(data=st.data())
+    def comes_back(self, data: st.DataObject) -> None:
+        id, work = data.draw(st.sampled_from(sorted(self.under_way)))
+        self.come_back(id, work, lambda options: data.draw(st.sampled_from(options)))
+
+    def come_back(self, id: str, work: Work, choose) -> None:
+        what = self.under_way[id, work]
+        ways = ["good", "bad"] + (["cancelled"] * 3 if (id, work) in self.cancelled else [])
+        way = choose(ways)
+        failures = [Failure.CANCELLED] if way == "cancelled" else [f for f in Failure if f is not Failure.CANCELLED]
+        if isinstance(what, ev.Place):
+            placement = self.place(what) if way == "good" else None
+            if placement is not None:
+                self.back(id, work, ev.Placed, placement=placement)
+            else:
+                self.back(id, work, ev.NotPlaced, message="nothing fits", never=choose([False, False, True]))
+        elif isinstance(what, ev.Prepare):
+            if way == "good":
+                self.back(id, work, ev.Prepared, unit=self.make(what).unit)
+            else:
+                failure = choose(failures)
+                if failure not in (Failure.CLAIM_LOST, Failure.ERROR) and choose([True, False]):
+                    self.make(what).debris = failure is Failure.UNREACHABLE  # it is there, and nobody knows
+                self.back(id, work, ev.PrepareFailed, failure=failure, message="no unit")
+        elif isinstance(what, ev.StartUnit):
+            box = self.boxes.get(what.unit.id)
+            assert box is not None, "a unit is started that was removed"
+            if way == "good":
+                box.running = True
+                self.back(id, work, ev.UnitStarted, ports=(1, 2, 3, 4, 5))
+            else:
+                self.back(id, work, ev.UnitStartFailed, failure=choose(failures), message="no start", logs="lines\n")
+        elif isinstance(what, ev.StartKernel):
+            if way == "good" and self.ledger.entries[id].launched:
+                self.back(id, work, ev.KernelStarted, kernel_id="k")
+            else:
+                self.back(id, work, ev.KernelStartFailed, failure=choose(failures), message="no kernel")
+        elif isinstance(what, ev.StopKernel):
+            self.back(id, work, ev.KernelStopped)
+        elif isinstance(what, ev.StopUnit):
+            if way == "good":
+                self.remove(what)
+                self.back(id, work, ev.UnitGone, logs="")
+            else:
+                failure = choose([Failure.UNREACHABLE, Failure.ERROR])
+                self.back(id, work, ev.StopFailed, failure=failure, message="it is still there")
+
+    def place(self, what: ev.Place) -> Placement | None:
+        request = self.ledger.entries[what.id].allocation.request
+        for node, count in NODES.items():
+            if node in what.avoid:
+                continue
+            claims = self.ledger.claims(node)
+            free = [
+                uuid
+                for uuid in (f"{node}{i}" for i in range(count))
+                if all(uuid not in claim.gpus or (claim.shared and request.shared) for claim in claims)
+            ]
+            if len(free) >= request.gpus:
+                return Placement(node=node, gpus=tuple(free[: request.gpus]), memory=request.sizes)
+        return None
+
+    def make(self, what: ev.Prepare) -> Box:
+        unit = Unit(
+            id=f"u{len(self.names)}-{what.launch.name}", name=what.launch.name, node=what.node, allocation=what.id
+        )
+        box = self.boxes[unit.id] = Box(unit, frozenset(what.launch.gpus), what.launch.shared)
+        return box
+
+    def remove(self, what: ev.StopUnit) -> None:
+        if what.unit is not None:
+            self.boxes.pop(what.unit.id, None)
+            return
+        for box in list(self.boxes.values()):
+            if (box.unit.allocation, box.unit.node) == (what.id, what.node):
+                del self.boxes[box.unit.id]
+
+    # --- the process dies
+
+    @rule()
+    def crash(self) -> None:
+        """`kill -9`, and a new scheduler on the same store. What was under way may have done its part, or not."""
+        for (_, work), what in list(self.under_way.items()):
+            if work is Work.PREPARE and len(self.under_way) % 2:
+                self.make(what)
+            if work is Work.START_UNIT and what.unit.id in self.boxes and len(self.under_way) % 2:
+                self.boxes[what.unit.id].running = True
+        self.under_way, self.cancelled, self.alarms, self.published = {}, set(), set(), {}
+        entries = [msgspec.json.decode(data, type=Entry) for data in self.saved.values()]
+        self.ledger = Ledger(f"s{self.count}", LIMITS)
+        self.do(self.ledger.restore(entries, self.now, "the server died"))
+        for id, entry in self.ledger.entries.items():
+            assert entry.state in (State.STOPPING, State.ENDED), id
+
+    def pick(self, data: st.DataObject) -> str:
+        return data.draw(st.sampled_from(sorted(self.ledger.entries)))
+
+    # --- what always holds
+
+    def live(self) -> list[Entry]:
+        return [entry for entry in self.ledger.entries.values() if entry.state is not State.ENDED]
+
+    @invariant()
+    def no_gpu_is_held_twice(self) -> None:
+        for node in NODES:
+            holders = Counter(uuid for claim in self.ledger.claims(node) for uuid in claim.gpus)
+            for claim in self.ledger.claims(node):
+                assert claim.shared or all(holders[uuid] == 1 for uuid in claim.gpus)
+
+    @invariant()
+    def no_two_units_run_on_one_gpu(self) -> None:
+        running = [box for box in self.boxes.values() if box.running and not self.given_up(box)]
+        for box in running:
+            for other in running:
+                assert box is other or not box.gpus & other.gpus or (box.shared and other.shared)
+
+    @invariant()
+    def a_reservation_is_a_live_allocations(self) -> None:
+        held = {claim.allocation: node for node in NODES for claim in self.ledger.claims(node)}
+        placed = {entry.id: entry.allocation.node for entry in self.live() if entry.allocation.node is not None}
+        assert held == placed
+        assert sum(len(self.ledger.claims(node)) for node in NODES) == len(placed)
+
+    @invariant()
+    def what_is_being_placed_holds_nothing(self) -> None:
+        for entry in self.live():
+            assert Work.PLACE not in entry.busy or entry.allocation.node is None
+
+    @invariant()
+    def the_cluster_was_told(self) -> None:
+        for node in NODES:
+            assert self.published.get(node, []) == self.ledger.claims(node)
+
+    @invariant()
+    def a_unit_has_a_reservation_around_it(self) -> None:
+        """Or it is left on a node that did not answer, or its node was given up: then it is the reaper's."""
+        for box in self.boxes.values():
+            entry = self.ledger.entries.get(box.unit.allocation)
+            covered = entry is not None and entry.state is not State.ENDED and entry.allocation.node == box.unit.node
+            assert covered or box.debris or self.given_up(box)
+
+    def given_up(self, box: Box) -> bool:
+        entry = self.ended.get(box.unit.allocation)
+        return entry is not None and entry.allocation.reason is EndReason.NODE_LOST
+
+    @invariant()
+    def what_is_under_way_is_known(self) -> None:
+        for entry in self.live():
+            assert entry.busy <= {work for id, work in self.under_way if id == entry.id}
+
+    @invariant()
+    def who_watches_knows(self) -> None:
+        for entry in self.ledger.entries.values():
+            if entry.id in self.told or entry.state is not State.PENDING:
+                assert self.told[entry.id] == entry.allocation
+
+    @invariant()
+    def nothing_stands_still(self) -> None:
+        """What is neither running in peace nor queued has work under way, or a moment at which something happens."""
+        alarms = {id for at, id in self.alarms}
+        for entry in self.live():
+            peace = entry.state is State.RUNNING and entry.unit is not None
+            assert peace or entry.busy or entry.waiting or (entry.deadlines and entry.id in alarms), entry
+
+    @invariant()
+    def what_ended_is_settled(self) -> None:
+        for entry in self.ended.values():
+            now = entry.allocation
+            assert now.reason is not None
+            assert now.ended is not None
+            assert now.unit is None
+            assert not entry.busy
+            assert msgspec.json.decode(self.saved[entry.id], type=Entry).allocation == now
+
+    def teardown(self) -> None:
+        """Everything is released, and from now on all goes well: everything ends, and nothing is left."""
+        for entry in self.live():
+            self.send(ev.ReleaseAsked(id=entry.id))
+        for _ in range(200):
+            if not self.live():
+                break
+            for id, work in sorted(self.under_way):
+                self.come_back(id, work, lambda options: options[-1] if options[-1] == "cancelled" else options[0])
+            self.time_passes(10)
+        assert not self.live()
+        assert all(not self.ledger.claims(node) for node in NODES)
+        for box in self.boxes.values():
+            assert box.debris or self.given_up(box)
+
+
+World.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestWorld = World.TestCase

@@ -1,0 +1,260 @@
+"""The store: what is saved is there after a crash, whatever state the file is in is said in a sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpufit.errors import StoreError
+from jupyter_gpufit.models import Allocation, Placement, Request, State, Unit
+from jupyter_gpufit.scheduling import events as ev
+from jupyter_gpufit.scheduling.allocations import Ledger
+from jupyter_gpufit.scheduling.entries import Entry
+from jupyter_gpufit.scheduling.store import MEMORY, SCHEMA, Store
+
+
+def entry(id: str = "x", **more: object) -> Entry:
+    """One in the middle of its life."""
+    ledger = Ledger("s")
+    request = Request(gpus=2, memory=("8GiB", 1), time="2h", labels={"room": "b12"})
+    ledger.handle(ev.Requested(id=id, name="train", owner="me", request=request), 1000)
+    placement = Placement(node="n1", gpus=("G0", "G1"), memory=(8 << 30, 1))
+    ledger.handle(ev.Placed(id=id, placement=placement, cards={"G0": "c"}, totals={"G0": 9}), 1001)
+    unit = Unit(id="U", name="u", node="n1", allocation=id, inner_ports=(1, 2), pids=frozenset({4, 5}))
+    ledger.handle(ev.Prepared(id=id, unit=unit), 1002)
+    for key, value in more.items():
+        setattr(ledger.entries[id], key, value)
+    return ledger.entries[id]
+
+
+async def test_what_was_saved_is_there_again_as_it_was(tmp_path: Path) -> None:
+    store, entries = await Store.open(tmp_path / "new")
+    assert entries == []
+    store.save(entry("x"))
+    store.save(entry("y"))
+    store.save(entry("z"))
+    store.save(entry("x", tries=7))
+    store.forget("y")
+    await store.close()
+    store, entries = await Store.open(tmp_path / "new")
+    assert entries == [entry("x", tries=7), entry("z")]
+    await store.close()
+
+
+async def test_what_was_flushed_survives_kill_9(tmp_path: Path) -> None:
+    code = f"""
+import asyncio, os, signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pathlib import Path
+from test_store import Store, entry
+async def main():
+    store, _ = await Store.open(Path({str(tmp_path)!r}))
+    store.save(entry("x"))
+    await store.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main())
+"""
+    child = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True)
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    store, entries = await Store.open(tmp_path)
+    assert entries == [entry("x")]
+    await store.close()
+
+
+async def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store, _ = await Store.open(tmp_path / "data")
+        store.save(entry())
+        await store.flush()
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "data").iterdir()}
+        assert modes.keys() >= {"gpufit.sqlite", "gpufit.sqlite-wal"}
+        assert set(modes.values()) == {0o600}
+        assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
+        await store.close()
+    finally:
+        os.umask(before)
+
+
+async def test_in_memory_nothing_is_written_and_all_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store, entries = await Store.open(MEMORY)
+    assert entries == []
+    assert store.scheduler
+    store.save(entry())
+    await store.flush()
+    await store.close()
+    await store.close()
+    store.save(entry())  # after the end: nothing, and no error
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_each_opening_has_a_new_id_and_knows_the_former(tmp_path: Path) -> None:
+    ids = []
+    for _ in range(3):
+        store, _ = await Store.open(tmp_path)
+        ids.append(store.scheduler)
+        assert store.schedulers == set(ids)
+        await store.close()
+    assert len(set(ids)) == 3
+
+
+async def test_a_second_scheduler_takes_the_next_file_even_from_another_process(tmp_path: Path) -> None:
+    first, _ = await Store.open(tmp_path)
+    second, _ = await Store.open(tmp_path)
+    code = f"""
+import asyncio
+from pathlib import Path
+from jupyter_gpufit.scheduling.store import Store
+async def main():
+    store, _ = await Store.open(Path({str(tmp_path)!r}))
+    print(store.path.name)
+    await store.close()
+asyncio.run(main())
+"""
+    child = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True)
+    assert [first.path.name, second.path.name, child.stdout.strip()] == [  # type: ignore[union-attr]
+        "gpufit.sqlite",
+        "gpufit-2.sqlite",
+        "gpufit-3.sqlite",
+    ], child.stderr
+    assert second.scheduler not in first.schedulers
+    assert first.scheduler not in second.schedulers
+    await first.close()
+    await second.close()
+
+
+async def test_what_dead_schedulers_left_is_taken_over_once(tmp_path: Path) -> None:
+    first, _ = await Store.open(tmp_path)
+    dead, _ = await Store.open(tmp_path)
+    dead.save(entry("left"))
+    ended = entry("over")
+    ended.allocation = Allocation(id="over", name="n", owner="o", request=Request(), created=1, state=State.ENDED)
+    dead.save(ended)
+    await dead.close()  # with something live in it, as after a crash
+    third, entries = await Store.open(tmp_path)
+    assert third.path == dead.path
+    assert [each.id for each in entries] == ["over", "left"]
+    await third.close()
+    await first.close()
+
+    heir, entries = await Store.open(tmp_path)
+    assert heir.path == first.path
+    assert [each.id for each in entries] == ["left"]
+    assert heir.schedulers >= {first.scheduler, dead.scheduler, third.scheduler}
+    other, entries = await Store.open(tmp_path)
+    assert [each.id for each in entries] == ["over"], "history stays; what is to be cleaned up has a new owner"
+    await other.close()
+    await heir.close()
+
+
+@pytest.mark.parametrize("damage", ["rubbish", "cut", "foreign", "newer"])
+async def test_a_file_that_cannot_be_used_is_said_with_its_name_and_what_to_do(tmp_path: Path, damage: str) -> None:
+    file = tmp_path / "gpufit.sqlite"
+    if damage == "rubbish":
+        file.write_bytes(b"this is no database at all, but long enough to look at" * 100)
+    else:
+        store, _ = await Store.open(tmp_path)
+        for i in range(200):
+            store.save(entry(f"x{i}"))
+        await store.close()
+        if damage == "cut":
+            file.write_bytes(file.read_bytes()[:5000])
+        else:
+            with sqlite3.connect(file) as connection:
+                connection.execute(
+                    "DROP TABLE entries" if damage == "foreign" else f"PRAGMA user_version = {SCHEMA + 1}"
+                )
+            connection.close()
+    content = file.read_bytes()
+    with pytest.raises(StoreError, match=str(file)) as error:
+        await Store.open(tmp_path)
+    expected = "update jupyter_gpufit" if damage == "newer" else "move it away"
+    assert expected in error.value.message
+    if damage in ("rubbish", "newer"):
+        assert file.read_bytes() == content, "not touched"
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("gpufit store")]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+async def test_a_directory_that_may_not_be_used_is_said(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StoreError, match="permissions"):
+        await Store.open(tmp_path)
+
+
+async def test_a_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="check its permissions"):
+        await Store.open(tmp_path / "file" / "store")
+
+
+async def test_an_entry_that_cannot_be_read_does_not_take_the_others_with_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, _ = await Store.open(tmp_path)
+    store.save(entry("good"))
+    await store.close()
+    with sqlite3.connect(tmp_path / "gpufit.sqlite") as connection:
+        connection.execute("INSERT INTO entries VALUES ('bad', 0, '{\"allocation\": 3}')")
+    connection.close()
+    store, entries = await Store.open(tmp_path)
+    assert [each.id for each in entries] == ["good"]
+    assert "allocation bad" in caplog.text
+    await store.close()
+
+
+async def test_a_disk_that_refuses_is_said_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store, _ = await Store.open(tmp_path)
+    limit = store._connection.execute("PRAGMA max_page_count = 1").fetchone()  # as on a full disk
+    big = entry("big", said="x" * 100_000)
+    store.save(big)
+    with pytest.raises(StoreError, match="cannot be written"):
+        await store.flush()
+    assert "would not survive a crash" in caplog.text
+    assert limit
+    store._connection.execute("PRAGMA max_page_count = 100000")
+    await store.flush()
+    await store.close()
+    store, entries = await Store.open(tmp_path)
+    assert entries == [big]
+    await store.close()
+
+
+async def test_saving_does_not_wait_for_the_disk(tmp_path: Path) -> None:
+    store, _ = await Store.open(tmp_path)
+    go_on = threading.Event()
+    store._thread.submit(go_on.wait)  # a disk that hangs
+    for i in range(50):
+        store.save(entry(f"x{i}"))
+    flushing = asyncio.create_task(store.flush())
+    await asyncio.sleep(0.01)
+    assert not flushing.done()
+    go_on.set()
+    await flushing
+    await store.close()
+    store, entries = await Store.open(tmp_path)
+    assert len(entries) == 50
+    await store.close()
+
+
+async def test_an_opening_that_is_cancelled_lets_go_of_the_file(tmp_path: Path) -> None:
+    opening = asyncio.create_task(Store.open(tmp_path))
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    while any(thread.name.startswith("gpufit store") for thread in threading.enumerate()):
+        await asyncio.sleep(0.01)
+    store, _ = await Store.open(tmp_path)
+    assert store.path == tmp_path / "gpufit.sqlite"
+    await store.close()
