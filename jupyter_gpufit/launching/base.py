@@ -1,0 +1,114 @@
+"""What both launchers share, and `make_launcher`, the only name the other rooms need.
+
+make_launcher(spec) ─┬─ docker.DockerLauncher     containers of one engine
+                     │     engine (client) · containers (what is created) · pulling · events → states
+                     └─ process.ProcessLauncher   processes on this machine
+                           supervisor (our end) · supervise (its end) · directory (claims of all schedulers)
+both                       claims (what fits together) · labels · worker (the node's own threads)
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from ..errors import ImageRefused
+from ..inventory import NodeSpec
+from ..memory import format_memory
+from .claims import conflicts
+from .worker import Worker
+
+if TYPE_CHECKING:
+    from ..scheduling.needs import Launcher
+
+__all__ = [
+    "IMAGE_REFUSED",
+    "IMAGE_UNUSABLE",
+    "KILLED",
+    "LOG_LINES",
+    "SETTLES_WITHIN",
+    "Worker",
+    "check_image",
+    "conflicts",
+    "describe_end",
+    "environment",
+    "fill_in",
+    "make_launcher",
+    "refusal",
+]
+
+IMAGE_UNUSABLE = 90
+"""Exit code of a unit whose image lacks what a kernel needs (kernels/bootstrap/launch.py, and our own run script)."""
+IMAGE_REFUSED = (IMAGE_UNUSABLE, 127)
+"""... or lacks the shell to say it (the init's code for a program that is not there)."""
+KILLED = 137
+"""Exit code of what SIGKILL ended, as Docker counts (128 + signal)."""
+SETTLES_WITHIN = 0.05
+"""Seconds for which the end of a unit is kept back after `start` returned, for its caller to note first that it runs."""
+LOG_LINES = 50
+"""How many of a failed unit's last lines people are shown."""
+
+_PASSED = """
+    PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME XDG_RUNTIME_DIR
+    LD_LIBRARY_PATH DYLD_LIBRARY_PATH CUDA_HOME CUDA_PATH VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV PYTHONPATH
+    JUPYTER_PATH JUPYTER_CONFIG_DIR JUPYTER_DATA_DIR IPYTHONDIR MPLCONFIGDIR HF_HOME TORCH_HOME SSL_CERT_FILE
+    SSL_CERT_DIR REQUESTS_CA_BUNDLE HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy
+""".split()  # noqa: SIM905
+
+
+def make_launcher(spec: NodeSpec) -> Launcher:
+    """The launcher for a node of the inventory. Connects to nothing yet (`open` does). Called by the scheduler."""
+    if spec.launcher == "process":
+        from .process import ProcessLauncher
+
+        return ProcessLauncher(spec)
+    from .docker import DockerLauncher
+
+    return DockerLauncher(spec)
+
+
+def environment(source: Mapping[str, str]) -> dict[str, str]:
+    """What of the server's environment (`source`) a local process may see: an allow-list. The rest holds tokens (of a
+    Hub, of clouds), and `JPY_PARENT_PID`, with which a kernel would exit at once. A container sees none of it."""
+    return {name: value for name, value in source.items() if name in _PASSED or name.startswith("LC_")}
+
+
+def fill_in(text: str, gpufit: str) -> str:
+    """`text` of a command or an environment with the unit's gpufit directory put in."""
+    return text.replace("{gpufit}", gpufit)
+
+
+def check_image(spec: NodeSpec, image: str) -> None:
+    """Raises `ImageRefused` unless the inventory allows `image` on this node."""
+    if image == spec.image or any(fnmatchcase(image, pattern) for pattern in spec.images):
+        return
+    allowed = ", ".join((spec.image, *spec.images))
+    raise ImageRefused(f"image {image!r} is not allowed on {spec.name}; allowed there: {allowed}", image=image)
+
+
+def refusal(lines: Sequence[str]) -> str | None:
+    """Why a unit's image could not be used, by its last `lines`: the last one that starts with `gpufit: `, or what the
+    init complains of. To be asked only for an exit code in `IMAGE_REFUSED`."""
+    said = [line.strip().removeprefix("gpufit: ") for line in lines if line.strip().startswith("gpufit: ")]
+    if not said and any("exec /bin/sh failed" in line for line in lines):
+        return "this image has no /bin/sh, with which a kernel is started; use one that has"
+    return said[-1] if said else None
+
+
+def describe_end(code: int, *, memory: bool = False, limit: int | None = None, said: str | None = None) -> str:
+    """One sentence for people on an end with exit code `code`; `memory`: it was killed for memory, of which it had
+    `limit` bytes; `said`: its own reason."""
+    if memory:
+        return (
+            f"killed for memory: limit {format_memory(limit)}" if limit else "killed for memory: the node had none left"
+        )
+    if said:
+        return said
+    if 128 < code < 128 + signal.NSIG:
+        try:
+            return f"killed by {signal.Signals(code - 128).name} (exit code {code})"
+        except ValueError:
+            return f"killed by signal {code - 128} (exit code {code})"
+    return f"ended with exit code {code}"

@@ -1,0 +1,179 @@
+"""What is asked of an engine for one unit, and what its answers say. Pure: no calls.
+
+Nothing of a launch's command, environment or files is in what is created, so `docker inspect` shows none of it: they
+are put in at start, as files of the directory `/gpufit`.
+"""
+
+from __future__ import annotations
+
+import io
+import ipaddress
+import shlex
+import tarfile
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from ..errors import LaunchError
+from ..inventory import NodeSpec
+from ..models import Launch, Unit
+from . import labels
+from .base import IMAGE_UNUSABLE, fill_in
+
+__all__ = ["GPUFIT", "PORTS", "Reach", "archive", "create_body", "host_ports", "reach", "run_script", "unit"]
+
+GPUFIT = "/gpufit"
+MODELS = "/models"
+PORTS = (52001, 52002, 52003, 52004, 52005)
+LOG_SIZE = "8m"
+CUDA_LIKE = [["gpu"]]
+
+# The files come before the start, so it does not wait; only one made long ago is started first (see docker.py).
+ENTRYPOINT = ["/bin/sh", "-c", f"until [ -e {GPUFIT}/run ]; do sleep 0.1; done; exec /bin/sh {GPUFIT}/run"]
+
+
+class Reach(Struct, frozen=True):
+    """How the kernels of a node are reached."""
+
+    bind: str
+    """The node's address on which their ports are published."""
+    host: str
+    """The address to dial."""
+    encrypt: bool
+
+
+def reach(spec: NodeSpec) -> Reach:
+    """On loopback in plaintext if the node is this machine, else encrypted: on its address if that is given as a
+    number, on all of its addresses if it is a name."""
+    host = spec.reached_at
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        if host == "localhost":
+            return Reach("127.0.0.1", "127.0.0.1", False)
+        return Reach("0.0.0.0", host, True)  # published on the node, not listened on here
+    if address.is_loopback:
+        return Reach(str(address), str(address), False)
+    return Reach(str(address), str(address), True)
+
+
+def create_body(spec: NodeSpec, launch: Launch, image: str, bind: str) -> dict[str, Any]:
+    """The body of Docker's `POST /containers/create` for `launch`."""
+    wanted = launch.host_ports or ("",) * len(PORTS)
+    ports = {
+        f"{port}/tcp": [{"HostIp": bind, "HostPort": str(given)}] for port, given in zip(PORTS, wanted, strict=True)
+    }
+    mounts = [_bind(mount.source, mount.target, mount.read_only) for mount in spec.mounts]
+    environment = []
+    if spec.models is not None:
+        mounts.append(_bind(spec.models, MODELS, True))
+        environment.append(f"GPUFIT_MODELS={MODELS}")
+    if not launch.gpus:  # images made for CUDA say "all", and an engine whose default runtime is NVIDIA's obeys
+        environment.append("NVIDIA_VISIBLE_DEVICES=void")
+    host: dict[str, Any] = {
+        "Init": True,  # a kernel that is process 1 does not interrupt what has child processes
+        "ShmSize": spec.shm_size,
+        "PidsLimit": spec.pids,
+        "SecurityOpt": ["no-new-privileges"],
+        "CapDrop": ["ALL"],
+        "Mounts": mounts,
+        "PortBindings": ports,
+        "LogConfig": {"Type": "json-file", "Config": {"max-size": LOG_SIZE, "max-file": "2"}},
+        "RestartPolicy": {"Name": "no"},
+    }
+    if spec.ram is not None:
+        host |= {"Memory": spec.ram, "MemorySwap": spec.ram}  # equal: no swap on top
+    if spec.cpus is not None:
+        host["NanoCpus"] = int(spec.cpus * 1e9)
+    if launch.gpus:
+        host["DeviceRequests"] = [{"DeviceIDs": list(launch.gpus), "Capabilities": CUDA_LIKE}]
+    body: dict[str, Any] = {
+        "Image": image,
+        "Entrypoint": ENTRYPOINT,
+        "Env": environment,
+        "Labels": labels.encode(launch),
+        "ExposedPorts": {port: {} for port in ports},
+        "HostConfig": host,
+    }
+    if spec.workdir is not None:
+        body["WorkingDir"] = spec.workdir
+    return body
+
+
+def _bind(source: str, target: str, read_only: bool) -> dict[str, Any]:
+    return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": read_only}  # no such source is an error
+
+
+def unit(spec: NodeSpec, id: str, name: str, allocation: str) -> Unit:
+    """The unit that is the container `id`."""
+    return Unit(
+        id=id,
+        name=name,
+        node=spec.name,
+        allocation=allocation,
+        inner_ip="0.0.0.0",  # its own network namespace's
+        inner_ports=PORTS,
+        encrypt=reach(spec).encrypt,
+    )
+
+
+def run_script(command: Sequence[str], env: Mapping[str, str]) -> bytes:
+    """The shell script that becomes `command`, with `env` set."""
+    lines = ["#!/bin/sh"]
+    lines += [f"export {name}={shlex.quote(fill_in(value, GPUFIT))}" for name, value in env.items()]
+    words = [shlex.quote(fill_in(word, GPUFIT)) for word in command]
+    if command[0] == "{python}":
+        lines += [
+            "python=$(command -v python3 || command -v python) || {",
+            '    echo "gpufit: this image has no python3 on its PATH ($PATH);'
+            " use one with Python and 'ipykernel>=7.4'\" >&2",
+            f"    exit {IMAGE_UNUSABLE}",
+            "}",
+        ]
+        words[0] = '"$python"'
+    lines.append(f"exec {' '.join(words)}")
+    return "\n".join((*lines, "")).encode()
+
+
+def archive(files: Mapping[str, bytes], owner: tuple[int, int] | None) -> bytes:
+    """`files` as a tar to unpack at `/`, theirs alone whose uid and gid is `owner`.
+
+    Without an owner (the image names a user that it does not have) everybody in the container may read and write them.
+    """
+    uid, gid = owner or (0, 0)
+    folder_mode, file_mode = (0o777, 0o666) if owner is None else (0o700, 0o600)
+    now = int(time.time())
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+
+        def add(path: str, mode: int, content: bytes | None) -> None:
+            info = tarfile.TarInfo(path)
+            info.uid, info.gid, info.mode, info.mtime = uid, gid, mode, now
+            info.type = tarfile.DIRTYPE if content is None else tarfile.REGTYPE
+            info.size = len(content or b"")
+            tar.addfile(info, None if content is None else io.BytesIO(content))
+
+        root = GPUFIT.strip("/")
+        add(root, folder_mode, None)
+        folders: set[str] = set()
+        for name, content in files.items():
+            parts = name.split("/")
+            if not all(parts) or ".." in parts:
+                raise LaunchError(f"file {name!r} would lie outside the unit's directory")
+            for depth in range(1, len(parts)):
+                if (folder := "/".join(parts[:depth])) not in folders:
+                    folders.add(folder)
+                    add(f"{root}/{folder}", folder_mode, None)
+            add(f"{root}/{name}", file_mode, content)
+    return buffer.getvalue()
+
+
+def host_ports(inspected: Mapping[str, Any]) -> tuple[int, ...]:
+    """The node's ports on which `PORTS` are published, from `GET /containers/{id}/json` of a running container."""
+    published = inspected["NetworkSettings"]["Ports"]
+    try:
+        return tuple(int(published[f"{port}/tcp"][0]["HostPort"]) for port in PORTS)
+    except (KeyError, IndexError, TypeError):
+        raise LaunchError(f"the engine has not published the kernel's ports ({published})") from None

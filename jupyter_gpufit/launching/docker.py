@@ -1,0 +1,371 @@
+"""Containers of one Docker Engine.
+
+    prepare    image there, or pulled → container made, labelled with its claim → the engine's other claims looked at
+    start      command, environment and files put in → started → its ports read back
+    stop       killed, removed, and confirmed gone
+    meanwhile  the event stream (events.py) keeps the table (states.py) that `exit_code` and `on_claims` answer from
+
+A handful of calls from image to running kernel, none of them a poll. What each step makes it undoes when it fails or is
+cancelled; what cannot be undone because the engine does not answer is remembered, and done when it does again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import docker
+import docker.errors
+from msgspec import Struct
+
+from ..errors import ImageRefused, LaunchError, NodeUnreachable
+from ..inventory import NodeSpec
+from ..models import Claim, Endpoint, Launch, Progress, Unit
+from ..scheduling.needs import OnExit, OnProgress
+from . import claims, labels
+from .base import IMAGE_REFUSED, LOG_LINES, SETTLES_WITHIN, Worker, check_image, describe_end, refusal
+from .containers import archive, create_body, host_ports, reach, run_script, unit
+from .engine import Engine, said
+from .events import Listed, Watch, list_containers
+from .pulling import pull
+from .removing import remove
+from .states import Ended, Seen, Table
+from .users import owner_of
+
+__all__ = ["DockerLauncher"]
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+LOOK_AGAIN_AFTER = claims.STALE_AFTER - 60
+"""Seconds after making a container for which its first look at the others' claims holds good."""
+ANSWER_WITHIN = 4.0  # s for what a person waits for
+CLOSE_WITHIN = 5.0
+
+
+class _Prepared(Struct, frozen=True):
+    """What `start` has to know of a container that we made."""
+
+    claim: Claim
+    totals: dict[str, int]
+    image: str
+    user: str
+    made: float
+    """By our monotonic clock, before the engine was asked."""
+
+
+class DockerLauncher:
+    """`scheduling.needs.Launcher` for a node with an engine. Made by `base.make_launcher`."""
+
+    kind = "docker"
+
+    def __init__(self, spec: NodeSpec) -> None:
+        self.node = spec.name
+        self._spec = spec
+        self._reach = reach(spec)
+        self._engine = Engine(spec)
+        self._worker = Worker(spec.name)
+        self._table = Table()
+        self._clock = 0.0  # the engine's clock less our monotonic one
+        self._prepared: dict[str, _Prepared] = {}
+        self._quiet: set[str] = set()  # containers whose end is `start`'s to report, or no news yet
+        self._stopping: set[str] = set()  # containers whose end is our own doing
+        self._doomed: set[tuple[str, str]] = (
+            set()
+        )  # names and allocations of what to remove when the engine answers again
+        self._claims: list[Claim] | None = None
+        self._undoing: set[asyncio.Task[None]] = set()
+        self._watch: Watch | None = None
+        self._on_exit: OnExit | None = None
+        self._on_claims: Callable[[Sequence[Claim]], None] | None = None
+
+    async def open(self, on_exit: OnExit, on_claims: Callable[[Sequence[Claim]], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._on_exit, self._on_claims = on_exit, on_claims
+
+        def tell(news: Listed | Seen) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                loop.call_soon_threadsafe(self._hear, news)
+
+        self._watch = Watch(self._engine, self._spec, tell)
+
+    async def prepare(self, launch: Launch, on_progress: OnProgress) -> Unit:
+        image = launch.image or self._spec.image
+        check_image(self._spec, image)
+        user = await self._have(image, on_progress)
+        on_progress(Progress(phase="creating"))
+        made = await self._or_undo(self._worker.submit(lambda: self._create(launch, image)))
+        claim = labels.decode(labels.encode(launch), made.id)
+        self._prepared[made.id] = _Prepared(claim, launch.totals, image, user, time.monotonic())
+        self._tell(self._table.happened(Seen(unit=made, claim=claim, state="created")))
+        return made
+
+    async def start(
+        self, unit: Unit, command: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str]
+    ) -> Endpoint:
+        self._quiet.add(unit.id)
+        content = {**files, "run": run_script(command, env)}
+        ports = await self._or_undo(self._worker.submit(lambda: self._start(unit, content)), unit)
+        self._prepared.pop(unit.id, None)
+        asyncio.get_running_loop().call_later(SETTLES_WITHIN, self._started, unit)
+        return Endpoint(host=self._reach.host, ports=ports)
+
+    def exit_code(self, unit: Unit) -> int | None:
+        end = self._table.end_of(unit)
+        return None if end is None else end.code
+
+    def describe_exit(self, unit: Unit) -> str:
+        end = self._table.end_of(unit)
+        return "" if end is None else end.sentence
+
+    async def interrupt(self, unit: Unit) -> None:
+        await self._answer(lambda: self._interrupt(unit))
+
+    async def stop(self, unit: Unit, grace: float = 0.0) -> None:
+        self._stopping.add(unit.id)
+        await asyncio.wrap_future(self._worker.submit(lambda: remove(self._engine, unit.id, grace)))
+        self._forget(unit)
+
+    async def logs(self, unit: Unit, tail: int | None = None) -> str:
+        return await self._answer(lambda: self._logs(unit, tail))
+
+    async def units(self) -> Sequence[tuple[Unit, Claim]]:
+        def ask() -> list[Seen]:
+            with self._engine.answering():
+                return list(list_containers(self._engine.client(), self._spec))
+
+        return [(seen.unit, seen.claim) for seen in await asyncio.wrap_future(self._worker.submit(ask))]
+
+    async def close(self) -> None:
+        if self._watch is not None:
+            self._watch.hang_up()
+        if self._undoing:
+            await asyncio.wait(self._undoing, timeout=CLOSE_WITHIN)
+        await self._worker.close()
+        for _ in range(100):
+            if self._watch is None or self._watch.ended:
+                break
+            await asyncio.sleep(0.01)
+        self._engine.close()
+
+    # --- the image
+
+    async def _have(self, image: str, on_progress: OnProgress) -> str:
+        """See that the node has `image`, and return the user it runs as."""
+        if self._spec.pull == "always":
+            await pull(self._engine, image, on_progress)
+        user = await self._image_user(image)
+        if user is None and self._spec.pull == "missing":
+            await pull(self._engine, image, on_progress)
+            user = await self._image_user(image)
+        if user is None:
+            raise ImageRefused(
+                f"node {self.node} does not have image {image!r}, and gpufit.toml says pull = {self._spec.pull!r}; "
+                f"run `docker pull {image}` on it, or set pull = 'missing'",
+                image=image,
+            )
+        return user
+
+    async def _image_user(self, image: str) -> str | None:
+        def ask() -> str | None:
+            with self._engine.answering():
+                try:
+                    config = self._engine.client().inspect_image(image).get("Config") or {}
+                except docker.errors.ImageNotFound:
+                    return None
+            return str(config.get("User") or "")
+
+        return await asyncio.wrap_future(self._worker.submit(ask))
+
+    # --- in the worker's threads
+
+    def _create(self, launch: Launch, image: str) -> Unit:
+        """Make the container, then look at the others' claims (the protocol of claims.py)."""
+        body = create_body(self._spec, launch, image, self._reach.bind)
+        with self._engine.answering():
+            client = self._engine.client()
+        try:
+            with self._engine.answering():
+                made = client.create_container_from_config(body, launch.name)["Id"]
+        except docker.errors.APIError as error:
+            raise LaunchError(f"{self.node} cannot make a container: {said(error)}") from None
+        except NodeUnreachable:
+            self._doomed.add((launch.name, launch.allocation))  # perhaps it was made, and only the answer is lost
+            raise
+        try:
+            self._check_claims(labels.decode(body["Labels"], made), launch.totals)
+        except BaseException:
+            try:
+                remove(self._engine, made)
+            except NodeUnreachable:
+                self._doomed.add((launch.name, launch.allocation))
+            raise
+        return unit(self._spec, made, launch.name, launch.allocation)
+
+    def _check_claims(self, mine: Claim, totals: Mapping[str, int]) -> None:
+        with self._engine.answering():
+            listed = list(list_containers(self._engine.client(), self._spec, ends=False))
+        others = [seen for seen in listed if seen.unit.id != mine.container]
+        # One that was never started is in our way only for so long: its scheduler may have died.
+        waiting = any(seen.state == "created" and claims.conflicts(mine, [seen.claim], totals) for seen in others)
+        now = self._engine.now() if waiting else None
+        ages = ((seen, 0.0 if now is None or seen.created is None else now - seen.created) for seen in others)
+        claims.check(mine, [seen.claim for seen, age in ages if claims.holds(seen.state, age)], totals, self.node)
+
+    def _start(self, unit: Unit, content: Mapping[str, bytes]) -> tuple[int, ...]:
+        known = self._prepared.get(unit.id)
+        try:
+            with self._engine.answering():
+                client = self._engine.client()
+                if known is None:  # made by the server before us
+                    known = self._look_up(client, unit)
+                packed = archive(content, owner_of(client, unit.id, known.user))
+                if time.monotonic() - known.made < LOOK_AGAIN_AFTER:
+                    client.put_archive(unit.id, "/", packed)
+                    client.start(unit.id)
+                else:
+                    # Others ignore a container that was made so long ago. Once it is started they see it again, and it
+                    # does nothing yet; so start it, look, and only then let it go on.
+                    client.start(unit.id)
+                    self._check_claims(known.claim, known.totals)
+                    client.put_archive(unit.id, "/", packed)
+                inspected = client.inspect_container(unit.id)
+                state = inspected["State"]
+                if state["Running"]:
+                    return host_ports(inspected)
+            raise self._ended_early(unit, known.image, state["ExitCode"], state["OOMKilled"])
+        except docker.errors.APIError as error:
+            image = known.image if known else self._spec.image
+            raise self._explain(error, unit, image) from None
+
+    def _look_up(self, client: Any, unit: Unit) -> _Prepared:
+        config = client.inspect_container(unit.id)["Config"]
+        claim = labels.decode(config["Labels"], unit.id)
+        return _Prepared(claim, {}, config["Image"], config["User"], time.monotonic() - claims.STALE_AFTER)
+
+    def _ended_early(self, unit: Unit, image: str, code: int, memory: bool) -> LaunchError:
+        logs = self._logs(unit, LOG_LINES)
+        if code in IMAGE_REFUSED and (why := refusal(logs.splitlines())):
+            return ImageRefused(f"image {image!r} cannot be used: {why}", image=image, logs=logs)
+        how = describe_end(code, memory=memory, limit=self._spec.ram)
+        return LaunchError(f"{unit.name} on {self.node} {how} while it started", exit_code=code, logs=logs)
+
+    def _explain(self, error: docker.errors.APIError, unit: Unit, image: str) -> LaunchError:
+        """A refusal to start, for people."""
+        words = said(error)
+        if isinstance(error, docker.errors.NotFound) and "No such container" in words:
+            why = "its container was removed by somebody before it was started; request again"
+        elif "could not select device driver" in words:
+            why = "its engine cannot give GPUs to containers; install nvidia-container-toolkit on that machine"
+        elif "port is already allocated" in words or "address already in use" in words:
+            why = f"a port the kernel had before its restart is in use by another program now ({words}); request again"
+        elif "cannot assign requested address" in words:
+            why = (
+                f"{self._reach.bind} is not an address of that machine's own; in gpufit.toml write its name as the "
+                "address, and kernels are published on all of its addresses"
+            )
+        else:
+            why = words
+        return LaunchError(f"{unit.name} cannot be started on {self.node}: {why}", logs="")
+
+    def _interrupt(self, unit: Unit) -> None:
+        """`kill -INT -1` in the container signals all that runs there but init and the shell itself."""
+        with (
+            self._engine.answering(),
+            contextlib.suppress(docker.errors.APIError),
+        ):  # it does not run: nothing to interrupt
+            client = self._engine.client()
+            made = client.exec_create(unit.id, ["/bin/sh", "-c", "kill -INT -1"], stdout=False, stderr=False)
+            client.exec_start(made["Id"], detach=True)
+
+    def _logs(self, unit: Unit, tail: int | None) -> str:
+        with self._engine.answering():
+            try:
+                data = self._engine.client().logs(unit.id, tail="all" if tail is None else tail)
+            except docker.errors.APIError:  # it is gone
+                return ""
+        return str(data.decode("utf-8", "replace"))
+
+    # --- on the loop
+
+    async def _answer(self, call: Callable[[], T]) -> T:
+        try:
+            return await self._worker.run(call, ANSWER_WITHIN)
+        except TimeoutError:
+            raise NodeUnreachable(f"{self.node} does not answer within {ANSWER_WITHIN:.0f} s") from None
+
+    async def _or_undo(self, job: Future[T], unit: Unit | None = None) -> T:
+        """The result of `job`. If it fails, or we are cancelled: let it end, then remove `unit`, or what it made."""
+        try:
+            return await asyncio.shield(asyncio.wrap_future(job))
+        except BaseException:
+            task = asyncio.create_task(self._undo(job, unit))
+            self._undoing.add(task)
+            task.add_done_callback(self._undoing.discard)
+            await asyncio.shield(task)
+            raise
+
+    async def _undo(self, job: Future[Any], unit: Unit | None) -> None:
+        made: Any = None
+        if not job.cancel():
+            with contextlib.suppress(Exception):  # then it has undone what it made
+                made = await asyncio.wrap_future(job)
+        made = unit if unit is not None else made
+        if isinstance(made, Unit):
+            try:
+                await self.stop(made)
+            except NodeUnreachable as error:
+                log.warning("undoing a launch on %s, again when it answers: %s", self.node, error)
+                self._doomed.add((made.name, made.allocation))
+
+    def _started(self, unit: Unit) -> None:
+        """From now on its end is news; also if that came meanwhile."""
+        if unit.id not in self._stopping:
+            self._quiet.discard(unit.id)
+            end = self._table.end_of(unit)
+            self._tell([end] if end is not None else [])
+
+    def _forget(self, unit: Unit) -> None:
+        self._prepared.pop(unit.id, None)
+        self._table.dismiss(unit)
+        self._quiet.discard(unit.id)
+        self._stopping.discard(unit.id)
+        self._tell([])
+
+    def _hear(self, news: Listed | Seen) -> None:
+        if isinstance(news, Listed):
+            self._clock = news.now - time.monotonic()
+            ended = self._table.listed(news.containers)
+            for seen in news.containers:
+                if (seen.unit.name, seen.unit.allocation) in self._doomed:
+                    self._finish(seen.unit)
+        else:
+            ended = self._table.happened(news)
+        self._tell(ended)
+
+    def _finish(self, unit: Unit) -> None:
+        """Remove a container that could not be removed when it should have been."""
+        self._doomed.discard((unit.name, unit.allocation))
+        task = asyncio.create_task(self._undo(_done(unit), unit))
+        self._undoing.add(task)
+        task.add_done_callback(self._undoing.discard)
+
+    def _tell(self, ended: Sequence[Ended]) -> None:
+        for end in ended:
+            if self._on_exit is not None and end.unit.id not in self._quiet | self._stopping:
+                self._on_exit(end.unit, end.code, end.sentence)
+        current = self._table.claims(time.monotonic() + self._clock)
+        if self._on_claims is not None and self._table.complete and current != self._claims:
+            self._claims = current
+            self._on_claims(current)
+
+
+def _done(value: T) -> Future[T]:
+    future: Future[T] = Future()
+    future.set_result(value)
+    return future

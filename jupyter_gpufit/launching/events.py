@@ -1,0 +1,168 @@
+"""Watching one engine: a thread that reads its event stream, and asks for the whole list whenever it (re)connects.
+
+    subscribe → clock and list → `Listed` → one `Seen` per event … → the stream breaks → wait a moment → again
+
+It subscribes before it lists, so nothing falls between the two. A stream that is silent for a while is taken up anew: a
+connection that died without a word (the node lost power, a firewall forgot it) looks just like a quiet one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import docker
+import docker.errors
+import msgspec
+import requests
+import urllib3.exceptions
+from msgspec import Struct
+
+from ..errors import InvalidValue, NodeUnreachable
+from ..inventory import NodeSpec
+from . import labels
+from .base import IMAGE_REFUSED, KILLED, describe_end, refusal
+from .containers import unit
+from .engine import CONNECT_WITHIN, Engine, hang_up, said
+from .states import Seen
+
+__all__ = ["Listed", "Watch", "list_containers"]
+
+log = logging.getLogger(__name__)
+
+SILENT_FOR = 45.0  # s without an event, after which we connect anew
+FIRST_WAIT, LONGEST_WAIT = 0.2, 5.0  # s before connecting again
+STATES = {
+    "create": "created",
+    "start": "running",
+    "unpause": "running",
+    "pause": "paused",
+    "die": "exited",
+    "destroy": "gone",
+}
+
+
+class Listed(Struct, frozen=True):
+    """All gpufit containers of the engine, at this moment of its own clock."""
+
+    containers: tuple[Seen, ...]
+    now: float
+
+
+class Watch:
+    """Calls `tell`, in its thread, with a `Listed` for each connection and a `Seen` for each event."""
+
+    def __init__(self, engine: Engine, spec: NodeSpec, tell: Callable[[Listed | Seen], None]) -> None:
+        self._engine, self._spec, self._tell = engine, spec, tell
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._response: requests.Response | None = None
+        self._thread = threading.Thread(target=self._run, name=f"gpufit-{spec.name}-events", daemon=True)
+        self._thread.start()
+
+    def hang_up(self) -> None:
+        """Stop; the thread ends as soon as what it waits for is broken off. Does not wait for it."""
+        self._closing.set()
+        with self._lock:
+            if self._response is not None:
+                hang_up(self._response)
+
+    @property
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        wait = 0.0
+        while not self._closing.wait(wait * random.uniform(0.5, 1)):
+            try:
+                with self._engine.answering():
+                    for news in self._stream(self._engine.client()):
+                        self._tell(news)
+                        wait = 0.0
+            except (NodeUnreachable, docker.errors.APIError) as error:
+                if wait == 0 and not self._closing.is_set():
+                    log.warning("watching %s: %s", self._spec.name, error)
+            wait = min(max(wait * 2, FIRST_WAIT), LONGEST_WAIT)
+
+    def _stream(self, client: Any) -> Iterator[Listed | Seen]:
+        filters = json.dumps({"type": ["container"], "label": [labels.ALLOCATION]})
+        response = client.get(
+            client._url("/events"), params={"filters": filters}, stream=True, timeout=(CONNECT_WITHIN, SILENT_FOR)
+        )
+        with response:
+            with self._lock:
+                self._response = response
+            try:
+                client._raise_for_status(response)
+                if self._closing.is_set():
+                    return
+                yield Listed(tuple(list_containers(client, self._spec)), self._engine.now())
+                for line in _lines(response):
+                    if (seen := self._event(client, json.loads(line))) is not None:
+                        yield seen
+            finally:
+                with self._lock:
+                    self._response = None
+
+    def _event(self, client: Any, event: Mapping[str, Any]) -> Seen | None:
+        state = STATES.get(event.get("Action", ""))
+        if state is None:
+            return None
+        attributes, id = event["Actor"]["Attributes"], event["Actor"]["ID"]
+        created = event["time"] if state == "created" else None
+        seen = _seen(self._spec, id, attributes.get("name", ""), attributes, state, created)
+        if seen is None or state != "exited":
+            return seen
+        return _with_end(client, seen, int(attributes.get("exitCode", KILLED)))
+
+
+def list_containers(client: Any, spec: NodeSpec, ends: bool = True) -> Iterator[Seen]:
+    """All gpufit containers, in any state, whoever's. Blocks; with `ends`, one more call for each that has ended."""
+    for item in client.containers(all=True, filters={"label": labels.ALLOCATION}):
+        name = item["Names"][0].removeprefix("/") if item["Names"] else ""
+        seen = _seen(spec, item["Id"], name, item["Labels"], item["State"], item["Created"])
+        if seen is not None and ends and seen.state in ("exited", "dead"):
+            seen = _with_end(client, seen, None)
+        if seen is not None:
+            yield seen
+
+
+def _seen(
+    spec: NodeSpec, id: str, name: str, labelled: Mapping[str, str], state: str, created: float | None
+) -> Seen | None:
+    try:
+        claim = labels.decode(labelled, id)
+    except InvalidValue as error:
+        log.warning("%s: %s", spec.name, error)
+        return None
+    return Seen(unit=unit(spec, id, name, claim.allocation), claim=claim, state=state, created=created)
+
+
+def _with_end(client: Any, seen: Seen, code: int | None) -> Seen:
+    """How it ended: asked of the engine where the code alone does not say it."""
+    id, limit, memory, words = seen.unit.id, None, False, None
+    try:
+        if code in (None, KILLED):
+            inspected = client.inspect_container(id)
+            state = inspected["State"]
+            code, memory, limit = state["ExitCode"], state["OOMKilled"], inspected["HostConfig"]["Memory"]
+        if code in IMAGE_REFUSED:
+            words = refusal(client.logs(id, tail=20).decode("utf-8", "replace").splitlines())
+    except docker.errors.APIError as error:  # removed meanwhile
+        log.debug("%s ended, and is gone: %s", seen.unit.name, said(error))
+    code = KILLED if code is None else code
+    sentence = describe_end(code, memory=memory, limit=limit, said=words)
+    return msgspec.structs.replace(seen, code=code, sentence=sentence)
+
+
+def _lines(response: requests.Response) -> Iterator[bytes]:
+    """Its lines, until it ends or is silent for too long."""
+    try:
+        yield from response.iter_lines(chunk_size=None)
+    except requests.ConnectionError as error:
+        if not (error.args and isinstance(error.args[0], urllib3.exceptions.ReadTimeoutError)):
+            raise

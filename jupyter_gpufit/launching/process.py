@@ -1,0 +1,298 @@
+"""The embedded launcher: plain processes on this machine. What a notebook server without a cluster uses.
+
+    prepare    a directory and five ports of its own, the claim written, its supervisor started (it waits)
+    start      the supervisor runs the command, with exactly the claimed GPUs visible
+    stop       the supervisor kills all that was forked, and removes directory and claim
+
+A unit ends with this process, however that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import sys
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TypeVar
+
+from ..errors import ImageRefused, LaunchError, NodeUnreachable
+from ..inventory import NodeSpec
+from ..models import Claim, Endpoint, Launch, Progress, Unit
+from ..scheduling.needs import OnExit, OnProgress
+from . import supervise
+from .base import KILLED, LOG_LINES, SETTLES_WITHIN, Worker, environment, fill_in
+from .directory import ClaimsDirectory, Process, Record
+from .ports import Ports
+from .supervisor import RUNNING, LocalUnit, make_directory
+
+__all__ = ["ProcessLauncher"]
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+LOOK_EVERY = 1.0  # s between looks at the claims of other schedulers, and at what our units forked
+CALL_WITHIN = 15.0  # s for the file system and a supervisor's answer
+KEPT = 1000  # ends remembered of units that exist no more
+STOP_WITHIN = supervise.STUCK_AFTER + 4.0
+
+
+class ProcessLauncher:
+    """`scheduling.needs.Launcher` for a node without an engine. Made by `base.make_launcher`."""
+
+    kind = "process"
+
+    def __init__(self, spec: NodeSpec) -> None:
+        self.node = spec.name
+        self._spec = spec
+        self._place = spec.name if spec.report.startswith("simulated:") else ""
+        self._directory = ClaimsDirectory()
+        self._worker = Worker(spec.name)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_exit: OnExit | None = None
+        self._on_claims: Callable[[Sequence[Claim]], None] | None = None
+        self._claims: list[Claim] | None = None
+        self._changed = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
+        self._undoing: set[asyncio.Task[None]] = set()
+        self._ends: dict[str, tuple[int, str]] = {}
+        self._told: dict[str, None] = {}
+        self._starting: set[str] = set()
+
+    async def open(self, on_exit: OnExit, on_claims: Callable[[Sequence[Claim]], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_exit, self._on_claims = on_exit, on_claims
+        for unit in RUNNING.values():  # of a launcher before us, in this same server
+            if unit.unit.node == self.node:
+                unit.listeners.add(self._ended)
+        self._looking = asyncio.create_task(self._look())
+
+    async def prepare(self, launch: Launch, on_progress: OnProgress) -> Unit:
+        if launch.image not in (None, self._spec.image):
+            raise ImageRefused(
+                f"node {self.node} runs plain processes and has no images, {launch.image!r} was asked; "
+                "leave the image out, or ask for a node with a Docker engine",
+                image=launch.image,
+            )
+        on_progress(Progress(phase="creating"))
+        local = await self._or_undo(self._worker.submit(lambda: self._prepare(launch)))
+        local.listeners.add(self._ended)
+        self._changed.set()
+        return local.unit
+
+    async def start(
+        self, unit: Unit, command: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str]
+    ) -> Endpoint:
+        local = RUNNING.get(unit.id)
+        if local is None or local.code is not None or local.stopping:
+            raise LaunchError(f"unit {unit.name} does not wait to be started any more; request again", logs="")
+        self._starting.add(unit.id)
+        try:
+            job = self._worker.submit(lambda: self._start(local, command, files, env))
+            await self._or_undo(job, local)
+            if local.code is not None:
+                raise LaunchError(f"{unit.name} {local.sentence} while it started")
+        except LaunchError as error:
+            error.details.setdefault("logs", local.logs(LOG_LINES))
+            await self._undo(local)
+            raise
+        asyncio.get_running_loop().call_later(SETTLES_WITHIN, self._started, local)
+        return Endpoint(host="127.0.0.1", ports=unit.inner_ports)
+
+    def exit_code(self, unit: Unit) -> int | None:
+        if (local := RUNNING.get(unit.id)) is not None:
+            return local.code
+        return self._ends.get(unit.id, (KILLED, ""))[0]  # a unit ends with the server that made it
+
+    def describe_exit(self, unit: Unit) -> str:
+        if (local := RUNNING.get(unit.id)) is not None:
+            return local.sentence
+        return self._ends.get(unit.id, (KILLED, "ended with the server that had started it"))[1]
+
+    async def interrupt(self, unit: Unit) -> None:
+        if (local := RUNNING.get(unit.id)) is not None:
+            await self._worker.run(lambda: local.signal(signal.SIGINT), CALL_WITHIN)
+
+    async def stop(self, unit: Unit, grace: float = 0.0) -> None:
+        local = RUNNING.get(unit.id)
+        if local is None:
+            return
+        await self._stop(local, grace)
+        await self._tell_claims()
+
+    async def logs(self, unit: Unit, tail: int | None = None) -> str:
+        local = RUNNING.get(unit.id)
+        return "" if local is None else await self._worker.run(lambda: local.logs(tail), CALL_WITHIN)
+
+    async def units(self) -> Sequence[tuple[Unit, Claim]]:
+        records = await self._call(lambda: self._directory.records(self._place))
+        return [(record.unit, record.claim) for record in records]
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
+        if self._undoing:
+            await asyncio.wait(self._undoing, timeout=STOP_WITHIN)
+        for local in tuple(RUNNING.values()):
+            local.listeners.discard(self._ended)
+        await self._worker.close()
+
+    # --- in the worker's threads
+
+    def _prepare(self, launch: Launch) -> LocalUnit:
+        holder = Process.of(os.getpid())
+        assert holder is not None  # ourselves
+        id = f"process-{uuid.uuid4().hex}"
+        ports = Ports(wanted=launch.host_ports)
+        folder = None
+        try:
+            unit = Unit(
+                id=id,
+                name=launch.name,
+                node=self.node,
+                allocation=launch.allocation,
+                inner_ports=ports.numbers,
+                encrypt=False,
+            )
+            claim = Claim(
+                allocation=launch.allocation,
+                scheduler=launch.scheduler,
+                owner=launch.owner,
+                gpus=launch.gpus,
+                shared=launch.shared,
+                cards=launch.cards,
+            )
+            record = Record(unit=unit, claim=claim, place=self._place, holder=holder)
+            self._directory.claim(record, launch.totals)
+            folder = make_directory(launch.name)
+            local = LocalUnit(unit, claim, folder, ports, self._directory.file(id), self._spec.ram)
+        except BaseException:
+            ports.close()
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+            self._directory.remove(id)
+            raise
+        try:
+            supervisor = Process.of(local.pid)
+            self._directory.update(
+                Record(unit=unit, claim=claim, place=self._place, holder=holder, supervisor=supervisor)
+            )
+        except BaseException:
+            local.stop(0).result(STOP_WITHIN)
+            raise
+        return local
+
+    def _start(
+        self, local: LocalUnit, command: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str]
+    ) -> int:
+        gpufit = str(local.directory)
+        gpus = ",".join(local.claim.gpus)
+        variables = environment(os.environ) | {name: fill_in(value, gpufit) for name, value in env.items()}
+        variables |= {"CUDA_VISIBLE_DEVICES": gpus, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        variables |= {"NVIDIA_VISIBLE_DEVICES": gpus or "void"}  # what programs written for containers look at
+        if self._spec.models:
+            variables["GPUFIT_MODELS"] = self._spec.models
+        argv = [sys.executable if word == "{python}" else fill_in(word, gpufit) for word in command]
+        return local.start(argv, files, variables, self._spec.workdir).result(CALL_WITHIN)
+
+    # --- on the loop
+
+    async def _or_undo(self, job: Future[T], local: LocalUnit | None = None) -> T:
+        """The result of `job`. If we are cancelled meanwhile: let it end, then undo it (and `local`)."""
+        try:
+            return await asyncio.shield(asyncio.wrap_future(job))
+        except TimeoutError:
+            raise LaunchError(f"this machine did not start a process within {CALL_WITHIN:.0f} s") from None
+        except asyncio.CancelledError:
+            await self._undo(local, job)
+            raise
+
+    async def _undo(self, local: LocalUnit | None, job: Future[T] | None = None) -> None:
+        async def undo() -> None:
+            made: object = local
+            if job is not None and not job.cancel():
+                with contextlib.suppress(Exception):  # it has undone itself
+                    result = await asyncio.wrap_future(job)
+                    made = local or result
+            if isinstance(made, LocalUnit):
+                try:
+                    await self._stop(made, 0)
+                except NodeUnreachable as error:
+                    log.error("undoing a launch: %s", error)
+                self._changed.set()
+
+        task = asyncio.create_task(undo())
+        self._undoing.add(task)
+        task.add_done_callback(self._undoing.discard)
+        await asyncio.shield(task)
+
+    async def _stop(self, local: LocalUnit, grace: float) -> None:
+        if not await _done(local.stop(grace), grace + STOP_WITHIN) and not local.stuck:
+            local.kill()  # the supervisor itself does not answer
+        if not await _done(local.gone, STOP_WITHIN):
+            pids = ", ".join(map(str, local.stuck)) or str(local.pid)
+            raise NodeUnreachable(f"{local.unit.name} on {self.node} does not end: process {pids} hangs in a driver")
+        self._starting.discard(local.unit.id)
+        _keep(self._ends, local.unit.id, (KILLED if local.code is None else local.code, local.sentence))
+
+    def _ended(self, local: LocalUnit) -> None:
+        """In the unit's thread: it ended by itself."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(self._tell_exit, local)  # type: ignore[union-attr]
+
+    def _started(self, local: LocalUnit) -> None:
+        """From now on its end is news; also if that came meanwhile."""
+        self._starting.discard(local.unit.id)
+        if local.code is not None:
+            self._tell_exit(local)
+
+    def _tell_exit(self, local: LocalUnit) -> None:
+        if self._on_exit is not None and local.code is not None and not local.stopping:
+            _keep(self._ends, local.unit.id, (local.code, local.sentence))
+            if local.unit.id not in self._starting and local.unit.id not in self._told:
+                _keep(self._told, local.unit.id, None)
+                self._on_exit(local.unit, local.code, local.sentence)
+
+    async def _look(self) -> None:
+        while True:
+            try:
+                await self._tell_claims()
+            except LaunchError as error:
+                log.warning("%s: %s", self.node, error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY):  # not wait_for: before Python 3.12 it may lose a cancellation
+                    await self._changed.wait()
+            self._changed.clear()
+
+    async def _tell_claims(self) -> None:
+        if self._on_claims is None:
+            return
+        records = await self._call(lambda: self._directory.records(self._place))
+        claims = [record.claim for record in records]
+        if claims != self._claims:
+            self._claims = claims
+            self._on_claims(claims)
+
+    async def _call(self, call: Callable[[], T]) -> T:
+        try:
+            return await self._worker.run(call, CALL_WITHIN)
+        except TimeoutError:
+            raise NodeUnreachable(f"{self._directory.path} on {self.node} does not answer") from None
+
+
+def _keep(known: dict[str, T], key: str, value: T) -> None:
+    known[key] = value
+    while len(known) > KEPT:
+        del known[next(iter(known))]
+
+
+async def _done(future: Future[None], timeout: float) -> bool:
+    """Wait for it, at most `timeout` seconds; leaves it alone in any case."""
+    waiting = asyncio.wrap_future(future)
+    done, _ = await asyncio.wait([asyncio.shield(waiting)], timeout=timeout)
+    return bool(done)

@@ -1,0 +1,287 @@
+"""The supervisor of one local unit: a small process of its own, parent of all that the unit forks.
+
+    python -I -S supervise.py CONFIG        CONFIG: JSON {"directory", "record", "log", "log_size", "ram"}
+
+    in:   {"do": "start", "argv", "env", "cwd"} · {"do": "signal", "signal"} · {"do": "stop", "grace"}
+    out:  {"event": "started", "pid"} · {"event": "refused", "error"} · {"event": "exited", "code", "memory"}
+          · {"event": "stuck", "pids"} (SIGKILL does not end them) · {"event": "gone"}     one JSON object per line
+
+It makes itself the *subreaper* (prctl(2), Linux) of its descendants, so that daemons which left their session and their
+parent are still its own, and found. When its input ends the server is gone, however it died: then everything here is
+killed and the unit's files are removed. It imports only the standard library, to be there in a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+TICK = 0.5  # s between looks at memory and parent
+STUCK_AFTER = 8.0  # s after which a process that SIGKILL does not end counts as stuck (it hangs in a driver)
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+LINUX = sys.platform == "linux"
+
+
+# --- the process table ------------------------------------------------------------------------------------------------
+
+
+def processes() -> dict[int, tuple[int, str]]:
+    """pid → (parent's pid, state letter) of every process on this machine."""
+    if not LINUX:
+        listing = subprocess.run(["ps", "-axo", "pid=,ppid=,stat="], capture_output=True, text=True, check=True).stdout
+        rows = (line.split(None, 2) for line in listing.splitlines())
+        return {int(pid): (int(parent), state[:1]) for pid, parent, state in rows}
+    table = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                state, parent = file.read().rpartition(b")")[2].split(None, 2)[:2]  # a name may hold anything, also ")"
+                table[int(name)] = (int(parent), state.decode())
+    return table
+
+
+def descendants(*roots: int) -> dict[int, set[int]]:
+    """For each of `roots`: pids of all living (not zombie) processes below it."""
+    table = processes()
+    for _ in range(3):  # the table is read process by process: one whose parent is missing has a new one by now
+        if all(parent in table or parent == 0 for parent, _ in table.values()):
+            break
+        table = processes()
+    children: dict[int, list[int]] = {}
+    for pid, (parent, _) in table.items():
+        children.setdefault(parent, []).append(pid)
+    found: dict[int, set[int]] = {}
+    for root in roots:
+        below, queue = set(), [root]
+        while queue:
+            for child in children.get(queue.pop(), ()):
+                queue.append(child)
+                if table[child][1] not in "ZX":
+                    below.add(child)
+        found[root] = below
+    return found
+
+
+def resident(pids: set[int]) -> int:
+    """Bytes these processes have in memory, pages they share counted for each of them (an upper bound)."""
+    total = 0
+    if LINUX:
+        for pid in pids:
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/statm", "rb") as file:
+                total += int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    elif pids:
+        command = ["ps", "-o", "rss=", "-p", ",".join(map(str, pids))]
+        total = 1024 * sum(map(int, subprocess.run(command, capture_output=True, text=True).stdout.split()))
+    return total
+
+
+def proportional(pids: set[int]) -> int:
+    """The same with each shared page counted once (`Pss` of proc_pid_smaps(5)); slow, so asked only when it matters."""
+    total = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/smaps_rollup") as file:
+                total += next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
+        except (OSError, StopIteration):
+            total += resident({pid})
+    return total
+
+
+# --- its parts --------------------------------------------------------------------------------------------------------
+
+
+class Log:
+    """What the unit prints, in two files of at most `size` / 2 bytes: the newer and, named `….1`, the older one."""
+
+    def __init__(self, path: str, size: int) -> None:
+        self.path, self.half = path, max(size // 2, 1)
+        self.file = open(path, "ab", buffering=0)  # noqa: SIM115  (open for as long as we live)
+
+    def write(self, data: bytes) -> None:
+        if self.file.tell() + len(data) > self.half:
+            self.file.close()
+            os.replace(self.path, self.path + ".1")
+            self.file = open(self.path, "wb", buffering=0)  # noqa: SIM115
+        self.file.write(data[-self.half :])
+
+
+def prctl(option: int, value: int) -> None:
+    if LINUX:
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def send(**message: Any) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the server is gone: our input ends, and we with it
+        os.write(1, json.dumps(message).encode() + b"\n")
+
+
+class Supervisor:
+    """One loop over: commands, what the unit prints, ended children, the clock."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.ram: int | None = config["ram"]
+        self.log = Log(config["log"], config["log_size"])
+        self.parent = os.getppid()
+        self.main: subprocess.Popen[bytes] | None = None
+        self.code: int | None = None
+        self.out_of_memory = False
+        self.selector = selectors.DefaultSelector()
+        self.commands = b""
+
+    def run(self) -> None:
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        woken, wake = os.pipe()
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # only wakes the loop
+        for end in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(end, lambda *_: sys.exit(0))
+        self.selector.register(0, selectors.EVENT_READ, self.command)
+        self.selector.register(woken, selectors.EVENT_READ, lambda: os.read(woken, 4096))
+        try:
+            look = time.monotonic() + TICK
+            while os.getppid() == self.parent:
+                for key, _ in self.selector.select(max(look - time.monotonic(), 0)):
+                    key.data()
+                self.reap()
+                if time.monotonic() >= look:
+                    self.watch_memory()
+                    look = time.monotonic() + TICK
+        finally:  # told to stop, or the server is gone, or somebody ended us
+            while left := self.end_all():  # its claim stays for as long as one of them lives, and so do we
+                send(event="stuck", pids=sorted(left))
+            shutil.rmtree(self.config["directory"], ignore_errors=True)
+            with contextlib.suppress(OSError):
+                os.unlink(self.config["record"])
+            send(event="gone")
+
+    # --- commands
+
+    def command(self) -> None:
+        data = os.read(0, 65536)
+        if not data:
+            sys.exit(0)
+        *lines, self.commands = (self.commands + data).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            getattr(self, "do_" + message.pop("do"))(**message)
+
+    def do_start(self, argv: list[str], env: dict[str, str], cwd: str | None) -> None:
+        try:
+            self.main = subprocess.Popen(
+                argv,
+                env=env,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                bufsize=0,
+                start_new_session=True,
+                preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # should we be killed: it too
+            )
+        except OSError as error:
+            send(event="refused", error=f"{error.strerror}: {error.filename or argv[0]}")
+            return
+        self.selector.register(self.main.stdout.fileno(), selectors.EVENT_READ, self.output)  # type: ignore[union-attr]
+        send(event="started", pid=self.main.pid)
+
+    def do_signal(self, signal: int) -> None:
+        for pid in descendants(os.getpid())[os.getpid()]:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal)
+
+    def do_stop(self, grace: float) -> None:
+        deadline = time.monotonic() + grace
+        if grace > 0 and self.main and self.code is None:
+            self.main.terminate()
+            while self.main.poll() is None and time.monotonic() < deadline:
+                for key, _ in self.selector.select(0.02):
+                    if key.data == self.output:  # it may have to print before it can end
+                        self.output()
+        sys.exit(0)
+
+    # --- what the unit does
+
+    def output(self) -> None:
+        """Take what it printed; at the end of file nobody can print any more."""
+        stdout = self.main.stdout  # type: ignore[union-attr]
+        data = os.read(stdout.fileno(), 65536)  # type: ignore[union-attr]
+        if data:
+            self.log.write(data)
+        else:
+            self.selector.unregister(stdout)  # type: ignore[arg-type]
+
+    def reap(self) -> None:
+        """Bury the dead. When the main process ended, the unit has: the rest is killed, then it is said."""
+        if self.main and self.code is None and self.ended():
+            while left := self.end_all():
+                send(event="stuck", pids=sorted(left))
+            send(event="exited", code=self.code, memory=self.out_of_memory)
+        self.bury()
+
+    def ended(self) -> bool:
+        status = self.main.poll() if self.main else None
+        if status is not None:
+            self.code = 128 - status if status < 0 else status
+        return status is not None
+
+    def bury(self) -> bool:
+        """Adopted orphans; whether we have no children any more, and so, being the subreaper, no descendants at all.
+
+        The main process is left to `Popen`, which would miss its exit code otherwise.
+        """
+        if not LINUX:
+            return not descendants(os.getpid())[os.getpid()]
+        while True:
+            try:
+                info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if info is None or (self.main and self.code is None and info.si_pid == self.main.pid):
+                    return False
+                os.waitpid(info.si_pid, os.WNOHANG)
+            except ChildProcessError:
+                return True
+
+    def watch_memory(self) -> None:
+        if self.ram is None or self.main is None or self.code is not None:
+            return
+        pids = descendants(os.getpid())[os.getpid()]
+        if resident(pids) > self.ram and proportional(pids) > self.ram:
+            self.out_of_memory = True
+            self.main.kill()
+
+    def end_all(self) -> set[int]:
+        """SIGKILL all descendants, those too that are forked meanwhile. Returns those that do not end."""
+        me, deadline = os.getpid(), time.monotonic() + STUCK_AFTER
+        while not self.bury():
+            left = descendants(me)[me]
+            if left and time.monotonic() > deadline:
+                return left
+            for number in (signal.SIGSTOP, signal.SIGKILL):  # first stop them all: what is stopped does not fork
+                for pid in left:
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, number)
+            if self.code is None:
+                self.ended()
+            time.sleep(0.002)
+        self.drain()
+        return set()
+
+    def drain(self) -> None:
+        """The last of what was printed: nobody holds the other end any more."""
+        stdout = self.main.stdout if self.main else None
+        while stdout and stdout.fileno() in self.selector.get_map():
+            self.output()
+
+
+if __name__ == "__main__":
+    Supervisor(json.loads(sys.argv[1])).run()

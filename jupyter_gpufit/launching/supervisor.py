@@ -1,0 +1,179 @@
+"""Our end of one local unit: its supervisor process, what it was told and what it said.
+
+Loop-free and thread-safe: a unit outlives the launcher object that made it (the inventory may change under it), and is
+found again in `RUNNING` by the next one. It does not outlive this process: see `supervise`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from ..errors import LaunchError
+from ..models import Claim, Unit
+from . import supervise
+from .base import KILLED, describe_end
+from .ports import Ports
+
+__all__ = ["RUNNING", "LocalUnit"]
+
+LOG_SIZE = 8 * 2**20
+MARK = "GPUFIT_UNIT"
+"""In the environment of everything a unit runs: by it the rest is found should the supervisor itself be killed."""
+
+RUNNING: dict[str, LocalUnit] = {}
+"""The units of this process, by id, until they are gone."""
+
+
+class LocalUnit:
+    """One unit: a directory of its own, five ports, and a supervisor that waits for its command."""
+
+    def __init__(self, unit: Unit, claim: Claim, directory: Path, ports: Ports, record: Path, ram: int | None) -> None:
+        """Starts the supervisor. Raises `LaunchError` if it cannot be; then nothing is left but what was given."""
+        self.unit, self.claim = unit, claim
+        self.directory = directory
+        self.code: int | None = None
+        """Exit code, once the unit ended by itself and all it forked is gone."""
+        self.sentence = ""
+        self.stuck: list[int] = []
+        self.listeners: set[Callable[[LocalUnit], None]] = set()
+        """Called, in a thread, when the unit ended by itself."""
+        self.gone: Future[None] = Future()
+        """Done when nothing of it is left."""
+        self.started: Future[int] = Future()
+        self.stopping = False
+        self._ports, self._record, self._ram = ports, record, ram
+        self._log = directory / "log"
+        config = {"directory": str(directory), "record": str(record), "log": str(self._log), "log_size": LOG_SIZE}
+        command = [sys.executable, "-I", "-S", supervise.__file__, json.dumps(config | {"ram": ram})]
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True, cwd="/"
+            )
+        except OSError as error:
+            raise LaunchError(f"cannot start a process on this machine: {error}") from None
+        RUNNING[unit.id] = self
+        threading.Thread(target=self._listen, name=f"gpufit-{unit.name}", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Of the supervisor."""
+        return self._process.pid
+
+    def start(
+        self, argv: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str], cwd: str | None
+    ) -> Future[int]:
+        """Write `files`, run `argv`; the future has its pid. Raises `LaunchError` if a file cannot be written."""
+        for name, content in files.items():
+            path = self.directory / name
+            if not path.resolve().is_relative_to(self.directory.resolve()):
+                raise LaunchError(f"file {name!r} would lie outside the unit's directory")
+            try:
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                    file.write(content)
+            except OSError as error:
+                raise LaunchError(f"cannot write {path}: {error.strerror}") from None
+        self._tell(do="start", argv=list(argv), env={**env, MARK: self.unit.id}, cwd=cwd)
+        return self.started
+
+    def signal(self, number: int) -> None:
+        """Send it to all that runs in the unit."""
+        self._tell(do="signal", signal=number)
+
+    def stop(self, grace: float) -> Future[None]:
+        """End it, and remove every trace; the future is done then."""
+        self.stopping = True
+        self._tell(do="stop", grace=grace)
+        return self.gone
+
+    def kill(self) -> None:
+        """End it even if the supervisor does not listen any more; `gone` is done when all is."""
+        self.stopping = True
+        self._process.kill()
+
+    def logs(self, tail: int | None) -> str:
+        """What it printed: the last `tail` lines, or all that is kept."""
+        data = b""
+        for path in (f"{self._log}.1", self._log):
+            with contextlib.suppress(FileNotFoundError):
+                data += Path(path).read_bytes()
+        lines = data.decode("utf-8", "replace").splitlines(keepends=True)
+        return "".join(lines if tail is None else lines[max(len(lines) - tail, 0) :])
+
+    def _tell(self, **message: Any) -> None:
+        with contextlib.suppress(BrokenPipeError, ValueError):  # it is gone, or about to be: `gone` tells
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")  # type: ignore[union-attr]
+
+    # --- in the thread
+
+    def _listen(self) -> None:
+        said_gone = False
+        with self._process.stdout as reports:  # type: ignore[union-attr]
+            for line in reports:
+                message = json.loads(line)
+                said_gone |= message["event"] == "gone"
+                self._heard(**message)
+        self._process.stdin.close()  # type: ignore[union-attr]
+        self._process.wait()
+        if not said_gone:  # somebody killed the supervisor
+            self._sweep()
+        self._ports.close()
+        RUNNING.pop(self.unit.id, None)
+        self._ended(KILLED, "killed: its supervisor process was ended by somebody")
+        if not self.started.done():
+            self.started.set_exception(LaunchError("the process was stopped before it started"))
+        self.gone.set_result(None)
+
+    def _heard(self, event: str, **news: Any) -> None:
+        if event == "started":
+            self.started.set_result(news["pid"])
+        elif event == "refused":
+            self.started.set_exception(LaunchError(f"the command cannot be run: {news['error']}"))
+        elif event == "exited":
+            self._ended(news["code"], describe_end(news["code"], memory=news["memory"], limit=self._ram))
+        elif event == "stuck":
+            self.stuck = news["pids"]
+
+    def _ended(self, code: int, sentence: str) -> None:
+        if self.code is None:
+            self.code, self.sentence = code, sentence
+            if not self.stopping:
+                for listener in tuple(self.listeners):
+                    listener(self)
+
+    def _sweep(self) -> None:
+        """What a killed supervisor leaves: its descendants (the main one died with it), its files, its claim."""
+        mark = f"{MARK}={self.unit.id}".encode()
+        while left := [pid for pid in supervise.processes() if mark in _environment(pid)]:
+            for pid in left:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            threading.Event().wait(0.01)
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self._record.unlink(missing_ok=True)
+
+
+def make_directory(name: str) -> Path:
+    """A directory that only this user can look into."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    parent = runtime if runtime and os.access(runtime, os.W_OK) else None
+    return Path(tempfile.mkdtemp(prefix=f"gpufit-{name[:32]}-", dir=parent))
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # gone, another user's, or a system without /proc
+        return []

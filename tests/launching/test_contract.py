@@ -1,0 +1,404 @@
+"""What every launcher owes its scheduler: the same tests on local processes and on a real Docker engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import time
+
+import psutil
+import pytest
+
+from jupyter_gpufit.errors import ClaimLost, LaunchError
+
+SLEEP = "import time; print('up', flush=True); time.sleep(1000)"
+
+# A child, a grandchild in a session of its own, and an orphan that has left session and parent: each says how it ends.
+FAMILY = """
+import os, signal, subprocess, sys, time
+child = '''
+import sys, time
+print("up", sys.argv[1], flush=True)
+try:
+    time.sleep(1000)
+except KeyboardInterrupt:
+    print("interrupted", sys.argv[1], flush=True)
+'''
+def start(name, **how):
+    return subprocess.Popen([sys.executable, "-c", child, name], **how)
+start("child")
+start("session", start_new_session=True)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        start("orphan").wait()
+    os._exit(0)
+os.wait()
+try:
+    time.sleep(1000)
+except KeyboardInterrupt:
+    print("interrupted main", flush=True)
+    time.sleep(1000)
+"""
+
+
+def family() -> list[int]:
+    """Pids of all that `FAMILY` started, also in containers."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if "time.sleep(1000)" in " ".join(process.cmdline()) and "KeyboardInterrupt" in " ".join(process.cmdline()):
+                found.append(process.pid)
+    return found
+
+
+# --- the whole story --------------------------------------------------------------------------------------------------
+
+
+async def test_a_kernel_sees_exactly_its_gpus_and_leaves_nothing(place, watched, kernel, evaluate):
+    asked = [place.uuids[2], place.uuids[0]]
+    unit = await watched.prepare(*asked)
+    client = await kernel(watched, unit)
+    visible = "__import__('os').environ['NVIDIA_VISIBLE_DEVICES']"
+    assert await evaluate(client, visible) == repr(",".join(asked))
+    assert watched.launcher.exit_code(unit) is None
+    assert unit.allocation in watched.held
+
+    await watched.launcher.stop(unit)
+    assert unit.allocation not in watched.held  # already, so that the next request finds these GPUs free
+    assert not place.left()
+    assert watched.launcher.exit_code(unit) is not None
+    assert watched.exits == []  # an end that was asked for is no news
+
+
+async def test_without_gpus_none_are_visible(watched):
+    unit = await watched.prepare()
+    await watched.run(unit, f"import os; print('sees', os.environ['NVIDIA_VISIBLE_DEVICES']); {SLEEP}")
+    assert "sees void" in await watched.said(unit, "up")
+    await watched.launcher.stop(unit)
+
+
+async def test_files_command_and_environment_arrive(watched, monkeypatch):
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "hub-secret")
+    monkeypatch.setenv("JPY_PARENT_PID", "1")
+    files = {"deep/er/file": b"con\0tent", "other": b""}
+    awkward = 'it\'s $HOME "and" `more`\nlines \\ é'
+    code = (
+        """
+import os, sys
+print([open(os.environ["FILE"], "rb").read(), sys.argv[1:], os.environ["AWKWARD"]])
+print("others may read:", oct(os.stat(os.environ["FILE"]).st_mode & 0o077))
+print([name for name in os.environ if name.startswith("JPY") or name.startswith("JUPYTERHUB")], flush=True)
+open(os.environ["FILE"], "wb").write(b"changed"); print("written", flush=True)
+"""
+        + SLEEP
+    )
+    unit = await watched.prepare()
+    command = ["{python}", "-c", code, "{gpufit}", awkward]
+    await watched.launcher.start(unit, command, files, {"FILE": "{gpufit}/deep/er/file", "AWKWARD": awkward})
+    logs = await watched.said(unit, "written")
+    directory = logs.split("'")[3]
+    assert logs.splitlines()[0] == repr([b"con\0tent", [directory, awkward], awkward])
+    assert "others may read: 0o0" in logs
+    assert "\n[]\n" in logs
+    await watched.launcher.stop(unit)
+
+
+async def test_a_file_outside_its_directory_is_refused_and_undone(place, watched):
+    unit = await watched.prepare(place.uuids[0])
+    with pytest.raises(LaunchError, match="outside"):
+        await watched.run(unit, SLEEP, {"../evil": b""})
+    await place.clean()
+
+
+# --- how units end ----------------------------------------------------------------------------------------------------
+
+
+async def test_an_end_is_told_once_with_code_and_sentence(watched):
+    unit = await watched.prepare()
+    await watched.run(unit, "import time; time.sleep(0.3); raise SystemExit(7)")
+    assert await watched.ended(unit) == (7, "ended with exit code 7")
+    assert watched.launcher.exit_code(unit) == 7
+    assert watched.launcher.describe_exit(unit) == "ended with exit code 7"
+    await asyncio.sleep(0.1)
+    await watched.launcher.stop(unit)
+    assert len(watched.exits) == 1
+    assert watched.launcher.exit_code(unit) == 7
+
+
+async def test_a_unit_that_ends_while_starting_tells_its_last_50_lines(place, watched):
+    unit = await watched.prepare(place.uuids[0])
+    code = (
+        "for n in range(60): print('line', n, flush=True)\nimport sys; print('no driver', file=sys.stderr); sys.exit(3)"
+    )
+    try:
+        await watched.run(unit, code)
+    except LaunchError as caught:  # at once, and then it is undone
+        how, logs = caught.message, caught.details["logs"]
+    else:  # a moment later
+        how, logs = (await watched.ended(unit))[1], await watched.launcher.logs(unit, 50)
+        await watched.launcher.stop(unit)
+    await place.clean()
+    assert "ended with exit code 3" in how
+    lines = logs.splitlines()
+    assert len(lines) == 50
+    assert "no driver" in lines
+    assert "line 59" in lines
+    assert "line 5" not in lines
+
+
+async def test_killed_by_a_signal(watched):
+    unit = await watched.prepare()
+    await watched.run(unit, "import os, time; time.sleep(0.3); os.kill(os.getpid(), 11)")
+    assert await watched.ended(unit) == (139, "killed by SIGSEGV (exit code 139)")
+    await watched.launcher.stop(unit)
+
+
+async def test_killed_for_memory_says_so_with_the_limit(place):
+    async with place.opened(ram=128 * 2**20) as watched:
+        unit = await watched.prepare(place.uuids[0])
+        await watched.run(
+            unit, "import time; time.sleep(0.3); x = b'x' * (400 * 2**20); print('fits'); time.sleep(1000)"
+        )
+        assert await watched.ended(unit) == (137, "killed for memory: limit 128 MiB")
+        await watched.launcher.stop(unit)
+
+
+async def test_a_command_that_is_not_there(place, watched):
+    unit = await watched.prepare(place.uuids[0])
+    try:
+        await watched.launcher.start(unit, ["/no/such/program"], {}, {})
+    except LaunchError as caught:
+        said = caught.message + caught.details["logs"]
+    else:
+        await watched.ended(unit)
+        said = await watched.launcher.logs(unit)
+        await watched.launcher.stop(unit)
+    assert "/no/such/program" in said
+    await place.clean()
+
+
+async def test_starting_again_what_was_stopped_is_refused(watched):
+    unit = await watched.prepare()
+    await watched.launcher.stop(unit)
+    with pytest.raises(LaunchError):
+        await watched.run(unit, SLEEP)
+
+
+# --- while it runs ----------------------------------------------------------------------------------------------------
+
+
+async def test_interrupt_reaches_children_and_what_has_left(watched):
+    unit = await watched.prepare()
+    await watched.run(unit, FAMILY)
+    for name in ("child", "session", "orphan"):
+        await watched.said(unit, f"up {name}")
+    await watched.launcher.interrupt(unit)
+    for name in ("child", "session", "orphan", "main"):
+        await watched.said(unit, f"interrupted {name}")
+    assert watched.launcher.exit_code(unit) is None
+    await watched.launcher.stop(unit)
+
+
+async def test_interrupt_stops_a_cell_that_has_children(place, watched, kernel, evaluate):
+    unit = await watched.prepare(place.uuids[0])
+    client = await kernel(watched, unit)
+    busy = client.execute("import subprocess; print('up', flush=True); subprocess.run(['sleep', '1000'])")
+    while "up" not in (await client.get_iopub_msg(timeout=60))["content"].get("text", ""):
+        pass
+    await watched.launcher.interrupt(unit)
+    while (reply := await client.get_shell_msg(timeout=60))["parent_header"].get("msg_id") != busy:
+        pass
+    assert reply["content"]["ename"] == "KeyboardInterrupt"
+    assert await evaluate(client, "1 + 1") == "2"
+    await watched.launcher.stop(unit)
+
+
+async def test_stop_ends_what_has_left_too(place, watched):
+    unit = await watched.prepare(place.uuids[0])
+    await watched.run(unit, FAMILY)
+    for name in ("child", "session", "orphan"):
+        await watched.said(unit, f"up {name}")
+    assert len(family()) == 5
+    await watched.launcher.stop(unit)
+    assert family() == []
+    assert not place.left()
+
+
+async def test_stop_in_every_state_and_again(place, watched):
+    prepared = await watched.prepare(place.uuids[0])
+    running = await watched.prepare(place.uuids[1])
+    await watched.run(running, SLEEP)
+    ended = await watched.prepare(place.uuids[2])
+    await watched.run(ended, "import time; time.sleep(0.2)")
+    await watched.ended(ended)
+    for unit in (prepared, running, ended):
+        await asyncio.gather(watched.launcher.stop(unit), watched.launcher.stop(unit))
+        await watched.launcher.stop(unit)
+    assert not place.left()
+    assert watched.held == set()
+    assert len(watched.exits) == 1
+
+
+async def test_grace_lets_it_finish(place, watched):
+    unit = await watched.prepare()
+    code = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); " + SLEEP
+    await watched.run(unit, code)
+    await watched.said(unit, "up")
+    began = time.monotonic()
+    await watched.launcher.stop(unit, grace=60)
+    assert time.monotonic() - began < 50  # it did not have to be killed
+    assert not place.left()
+
+
+async def test_logs_and_their_tail(watched):
+    unit = await watched.prepare()
+    assert await watched.launcher.logs(unit) == ""
+    await watched.run(unit, f"for n in range(100): print('line', n)\n{SLEEP}")
+    logs = await watched.said(unit, "up")
+    assert logs.splitlines() == [*(f"line {n}" for n in range(100)), "up"]
+    assert (await watched.launcher.logs(unit, 2)).splitlines() == ["line 99", "up"]
+    await watched.launcher.stop(unit)
+    assert await watched.launcher.logs(unit) == ""
+
+
+# --- restart ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_restart_has_the_same_ports(place, watched, kernel, evaluate):
+    first = await watched.prepare(place.uuids[0])
+    ports = (await watched.run(first, SLEEP)).ports
+    await watched.launcher.stop(first)
+    second = await watched.prepare(place.uuids[0], allocation=first.allocation, host_ports=ports)
+    assert second.id != first.id
+    client = await kernel(watched, second)
+    assert (client.shell_port, client.control_port) == (ports[0], ports[4])
+    assert await evaluate(client, "2 * 3") == "6"
+    await watched.launcher.stop(second)
+
+
+async def test_a_port_that_was_taken_meanwhile_is_named(place, watched):
+    with contextlib.ExitStack() as stack:
+        if place.engine is None:
+            taken = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+        else:
+            taken = 23456
+            other = place.engine.client().containers.run(
+                place.spec.image, ["sleep", "1000"], ports={"1/tcp": taken}, detach=True
+            )
+            stack.callback(other.remove, force=True)
+        ports = (taken, *(taken + n for n in range(1, 5)))
+        with pytest.raises(LaunchError, match="in use by another program") as caught:
+            await watched.run(await watched.prepare(place.uuids[0], host_ports=ports), SLEEP)
+        assert str(taken) in caught.value.message
+        assert len(place.left()) == (0 if place.engine is None else 1)
+
+
+# --- claims -----------------------------------------------------------------------------------------------------------
+
+
+async def test_all_see_the_claims_of_all(place, watched, eventually):
+    async with place.opened("s2") as other:
+        mine = await watched.prepare(place.uuids[0])
+        await eventually(lambda: mine.allocation in other.held, "the other to hear of it")
+        theirs = await other.prepare(place.uuids[1])
+        await other.run(theirs, SLEEP)
+        await eventually(lambda: theirs.allocation in watched.held, "us to hear of it")
+        found = {unit.allocation: claim for unit, claim in await watched.launcher.units()}
+        assert found.keys() == {mine.allocation, theirs.allocation}
+        claim = found[theirs.allocation]
+        assert (claim.scheduler, claim.owner, claim.gpus) == ("s2", "ann", {place.uuids[1]: 2**30})
+        assert claim.container or await eventually(
+            lambda: any(claim.pids for claim in watched.claims[-1]), "its processes to be known"
+        )
+        await other.launcher.stop(theirs)
+        await eventually(lambda: theirs.allocation not in watched.held, "us to hear of its end")
+        await watched.launcher.stop(mine)
+        assert await watched.launcher.units() == []
+
+
+async def test_a_claim_that_does_not_fit_loses_and_leaves_nothing(place, watched):
+    async with place.opened("s2") as other:
+        mine = await watched.prepare(place.uuids[0], place.uuids[1])
+        with pytest.raises(ClaimLost, match=rf"{place.uuids[1]} is held by allocation {mine.allocation} of ann"):
+            await other.prepare(place.uuids[1], place.uuids[2])
+        free = await other.prepare(place.uuids[2])
+        assert len(await other.launcher.units()) == 2
+        await other.launcher.stop(free)
+        await watched.launcher.stop(mine)
+
+
+async def test_shared_claims_are_added_up(place, watched):
+    gib = 2**30
+    wishes = {"shared": True, "totals": {place.uuids[0]: 2 * gib}}
+    async with place.opened("s2") as other:
+        first = await watched.prepare(place.uuids[0], **wishes)
+        second = await other.prepare(place.uuids[0], **wishes)
+        with pytest.raises(ClaimLost, match="no 1 GiB left to share"):
+            await watched.prepare(place.uuids[0], **wishes)
+        with pytest.raises(ClaimLost):
+            await watched.prepare(place.uuids[0])
+        await other.launcher.stop(second)
+        await watched.launcher.stop(first)
+    await place.clean()
+
+
+async def test_hammering_schedulers_never_both_hold_and_both_make_progress(place):
+    rounds, uuids = 6, place.uuids[:2]
+    holders: dict[str, str] = {}
+    got = {"s1": 0, "s2": 0}
+
+    async def hammer(watched) -> None:
+        chance = random.Random(watched.scheduler)
+        while got[watched.scheduler] < rounds:
+            wanted = chance.choice([uuids, uuids[:1], uuids[1:]])
+            try:
+                unit = await watched.prepare(*wanted)
+            except ClaimLost:
+                await asyncio.sleep(chance.uniform(0.01, 0.1))
+                continue
+            await watched.run(unit, SLEEP)
+            for uuid in wanted:
+                assert holders.setdefault(uuid, watched.scheduler) == watched.scheduler, "held twice"
+            await asyncio.sleep(chance.uniform(0, 0.05))
+            for uuid in wanted:
+                del holders[uuid]
+            await watched.launcher.stop(unit)
+            got[watched.scheduler] += 1
+
+    async with place.opened("s1") as one, place.opened("s2") as two:
+        await asyncio.wait_for(asyncio.gather(hammer(one), hammer(two)), 120)
+    assert got == {"s1": rounds, "s2": rounds}
+    await place.clean()
+
+
+# --- cancelled --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", range(8))
+async def test_a_launch_cancelled_anywhere_leaves_nothing(place, watched, part):
+    async def launch() -> None:
+        unit = await watched.prepare(place.uuids[0])
+        await watched.run(unit, SLEEP)
+        finished.append(unit)
+
+    finished: list = []
+    began = time.monotonic()
+    await launch()
+    whole = time.monotonic() - began
+    await watched.launcher.stop(finished.pop())
+
+    task = asyncio.create_task(launch())
+    await asyncio.sleep(whole * part / 8)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    if finished:  # it was faster this time
+        await watched.launcher.stop(finished.pop())
+    elif place.left():  # cancelled between `prepare` and `start`, where it is the scheduler's to stop
+        for unit, _ in await watched.launcher.units():
+            await watched.launcher.stop(unit)
+    assert not place.left()
+    assert watched.exits == []

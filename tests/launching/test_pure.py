@@ -1,0 +1,369 @@
+"""The parts without I/O: claims, labels, what is asked of an engine, and the table of what is known of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import tarfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_gpufit.errors import ClaimLost, ImageRefused, InvalidValue, LaunchError
+from jupyter_gpufit.inventory import Mount, NodeSpec
+from jupyter_gpufit.launching import claims, containers, labels
+from jupyter_gpufit.launching.base import check_image, conflicts, describe_end, make_launcher, refusal
+from jupyter_gpufit.launching.pulling import Layers
+from jupyter_gpufit.launching.states import Ended, Seen, Table
+from jupyter_gpufit.launching.users import entry
+from jupyter_gpufit.models import Claim, Launch, Progress, Unit
+
+GIB = 2**30
+
+
+def claim(allocation: str = "a", shared: bool = False, **gpus: int) -> Claim:
+    return Claim(allocation=allocation, scheduler="s", owner="ann", gpus=gpus, shared=shared)
+
+
+def launch(**wishes) -> Launch:
+    wishes = {"allocation": "a", "scheduler": "s", "owner": "ann", "name": "n", "gpus": {"G1": GIB}} | wishes
+    return Launch(**wishes)
+
+
+def spec(**entries) -> NodeSpec:
+    return NodeSpec(
+        **{"name": "n1", "docker": "tcp://10.0.0.1:2375", "insecure": True, "image": "good/one:1"} | entries
+    )
+
+
+# --- claims -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "clash"),
+    [
+        (claim(G1=1), [claim(G2=1)], []),
+        (claim(G1=1), [claim(G1=1)], ["G1"]),
+        (claim(G1=1, G2=1), [claim(G2=1, G3=1)], ["G2"]),
+        (claim(shared=True, G1=1), [claim(G1=1)], ["G1"]),
+        (claim(G1=1), [claim(shared=True, G1=1)], ["G1"]),
+        (claim(shared=True, G1=4), [claim(shared=True, G1=6)], []),
+        (claim(shared=True, G1=5), [claim(shared=True, G1=3), claim(shared=True, G1=3)], ["G1"]),
+        (claim(shared=True, G2=5), [claim(shared=True, G2=6)], []),  # how much G2 has is not known
+        (claim(), [claim(G1=1)], []),
+    ],
+)
+def test_which_claims_fit_together(mine, others, clash):
+    assert sorted(conflicts(mine, others, {"G1": 10})) == clash
+
+
+sharing = st.builds(
+    lambda shared, gpus: Claim(allocation="a", scheduler="s", gpus=gpus, shared=shared),
+    st.booleans(),
+    st.dictionaries(st.sampled_from("ABCD"), st.integers(0, 10)),
+)
+
+
+@given(sharing, sharing, st.dictionaries(st.sampled_from("ABCD"), st.integers(0, 15)))
+def test_of_two_claims_either_sees_the_clash(one, other, totals):
+    """Else the one that does not see it would start beside the one that looked before."""
+    assert conflicts(one, [other], totals).keys() == conflicts(other, [one], totals).keys()
+
+
+def test_a_lost_claim_names_gpu_and_holder():
+    with pytest.raises(ClaimLost, match="faster on n1: G1 is held by allocation b of ann") as caught:
+        claims.check(claim(G1=1), [claim("b", G1=1)], None, "n1")
+    assert caught.value.details["gpus"] == ["G1"]
+
+
+@pytest.mark.parametrize(
+    ("state", "age", "held"),
+    [
+        ("created", 0, True),
+        ("created", 299, True),
+        ("created", 300, False),
+        ("running", 1e6, True),
+        ("paused", 1e6, True),
+        ("restarting", 1e6, True),
+        ("exited", 0, False),
+        ("dead", 0, False),
+        ("removing", 0, False),
+    ],
+)
+def test_which_containers_hold_their_gpus(state, age, held):
+    assert claims.holds(state, age) is held
+
+
+# --- labels -----------------------------------------------------------------------------------------------------------
+
+
+def test_labels_are_those_of_the_design():
+    wishes = {"kernel": "k1", "expires": 12.5, "shared": True, "cards": {"G1": "C1"}}
+    prefix = "io.github.jupyter-gpufit."
+    assert {name.removeprefix(prefix): text for name, text in labels.encode(launch(**wishes)).items()} == {
+        "allocation": "a",
+        "scheduler": "s",
+        "owner": "ann",
+        "kernel": "k1",
+        "gpus": '{"G1":1073741824}',
+        "cards": '{"G1":"C1"}',
+        "expires": "12.5",
+        "shared": "true",
+    }
+
+
+@given(st.text(), st.dictionaries(st.text(), st.integers(0, 2**60)), st.booleans())
+def test_labels_come_back_as_the_claim(owner, gpus, shared):
+    written = labels.encode(launch(owner=owner, gpus=gpus, shared=shared))
+    assert labels.decode(written, "c1") == Claim(
+        allocation="a", scheduler="s", owner=owner, gpus=gpus, shared=shared, container="c1"
+    )
+
+
+@pytest.mark.parametrize("gpus", ["", "[]", '{"G1": "much"}', "{"])
+def test_labels_that_cannot_be_read(gpus):
+    with pytest.raises(InvalidValue, match="container c1"):
+        labels.decode({labels.ALLOCATION: "a", labels.PREFIX + "gpus": gpus}, "c1")
+
+
+# --- what is asked of an engine ---------------------------------------------------------------------------------------
+
+
+def test_a_container_is_made_with_all_its_fences():
+    wanted = spec(
+        ram=4 * GIB,
+        cpus=1.5,
+        pids=99,
+        shm_size=GIB,
+        workdir="/work",
+        models="/srv/models",
+        mounts=(Mount(source="/data", target="/data"), Mount(source="/out", target="/out", read_only=False)),
+    )
+    body = containers.create_body(wanted, launch(gpus={"G2": 1, "G1": 2}), "img", "10.0.0.1")
+    host = body["HostConfig"]
+    assert host["DeviceRequests"] == [{"DeviceIDs": ["G2", "G1"], "Capabilities": [["gpu"]]}]
+    assert host["Init"] is True
+    assert host["CapDrop"] == ["ALL"]
+    assert host["SecurityOpt"] == ["no-new-privileges"]
+    assert host["RestartPolicy"] == {"Name": "no"}
+    assert (host["Memory"], host["MemorySwap"], host["NanoCpus"]) == (4 * GIB, 4 * GIB, 1_500_000_000)
+    assert (host["PidsLimit"], host["ShmSize"]) == (99, GIB)
+    assert [(m["Source"], m["Target"], m["ReadOnly"]) for m in host["Mounts"]] == [
+        ("/data", "/data", True),
+        ("/out", "/out", False),
+        ("/srv/models", "/models", True),
+    ]
+    assert host["PortBindings"]["52001/tcp"] == [{"HostIp": "10.0.0.1", "HostPort": ""}]
+    assert len(host["PortBindings"]) == 5
+    assert body["WorkingDir"] == "/work"
+    assert body["Env"] == ["GPUFIT_MODELS=/models"]
+
+
+def test_a_container_without_gpus_sees_none_whatever_its_image_says():
+    body = containers.create_body(spec(), launch(gpus={}), "img", "127.0.0.1")
+    assert "NVIDIA_VISIBLE_DEVICES=void" in body["Env"]
+    assert "DeviceRequests" not in body["HostConfig"]
+    assert "Memory" not in body["HostConfig"]
+
+
+def test_a_restart_asks_for_its_ports():
+    body = containers.create_body(spec(), launch(host_ports=(1, 2, 3, 4, 5)), "img", "10.0.0.1")
+    assert [b[0]["HostPort"] for b in body["HostConfig"]["PortBindings"].values()] == ["1", "2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize(
+    ("docker", "address", "bind", "host", "encrypt"),
+    [
+        ("unix:///var/run/docker.sock", None, "127.0.0.1", "127.0.0.1", False),
+        ("unix:///var/run/docker.sock", "10.0.0.7", "10.0.0.7", "10.0.0.7", True),
+        ("tcp://10.0.0.1:2376", None, "10.0.0.1", "10.0.0.1", True),
+        ("tcp://gpu01:2376", None, "0.0.0.0", "gpu01", True),
+        ("tcp://gpu01:2376", "10.0.0.7", "10.0.0.7", "10.0.0.7", True),
+        ("ssh://me@gpu01", None, "0.0.0.0", "gpu01", True),
+        ("tcp://localhost:2375", None, "127.0.0.1", "127.0.0.1", False),
+        ("tcp://127.0.0.1:2375", "gpu01.example.org", "0.0.0.0", "gpu01.example.org", True),
+    ],
+)
+def test_how_a_node_is_reached(docker, address, bind, host, encrypt):
+    assert containers.reach(spec(docker=docker, address=address)) == containers.Reach(bind, host, encrypt)
+
+
+@pytest.mark.parametrize("value", ["plain", "it's", '"$HOME" `x` \\', "two\nlines", "", "é"])
+def test_the_run_script_keeps_every_word(value, tmp_path):
+    script = containers.run_script(["printf", "%s|", value, "{gpufit}/x"], {"VALUE": value})
+    (tmp_path / "run").write_bytes(script.replace(b"exec printf", b"exec printf '%s|' \"$VALUE\"; exec printf", 1))
+    assert subprocess.run(["sh", tmp_path / "run"], capture_output=True, text=True).stdout == f"{value}|"
+    (tmp_path / "run").write_bytes(script)
+    printed = subprocess.run(["sh", tmp_path / "run"], capture_output=True, text=True).stdout
+    assert printed == f"{value}|/gpufit/x|"
+
+
+def test_the_run_script_without_python_says_so(tmp_path):
+    script = tmp_path / "run"
+    script.write_bytes(containers.run_script(["{python}", "-V"], {}))
+    found = subprocess.run(["/bin/sh", script], env={"PATH": "/nowhere"}, capture_output=True, text=True)
+    assert found.returncode == 90
+    assert "no python3 on its PATH (/nowhere)" in refusal(found.stderr.splitlines())
+
+
+def test_the_archive_belongs_to_the_image_user_alone():
+    data = containers.archive({"a/b/c": b"1", "a/d": b"2", "run": b""}, (1000, 100))
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        found = {m.name: (m.mode, m.uid, m.gid, m.isdir()) for m in tar}
+    folder, file = (0o700, 1000, 100, True), (0o600, 1000, 100, False)
+    assert found == {
+        "gpufit": folder,
+        "gpufit/a": folder,
+        "gpufit/a/b": folder,
+        "gpufit/a/b/c": file,
+        "gpufit/a/d": file,
+        "gpufit/run": file,
+    }
+
+
+def test_the_archive_for_a_user_nobody_knows_is_for_all():
+    with tarfile.open(fileobj=io.BytesIO(containers.archive({"x": b""}, None))) as tar:
+        assert [m.mode for m in tar] == [0o777, 0o666]
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "", "a//b"])
+def test_the_archive_keeps_to_its_directory(name):
+    with pytest.raises(LaunchError, match="outside"):
+        containers.archive({name: b""}, (0, 0))
+
+
+def test_a_users_entry():
+    passwd = "root:x:0:0:root:/root:/bin/sh\n# comment\nbroken:line\njovyan:x:1000:100::/home/jovyan:/bin/bash\n"
+    assert entry(passwd, "jovyan") == (1000, 100)
+    assert entry(passwd, "broken") is None
+    assert entry(passwd, "ann") is None
+
+
+def test_images_are_those_the_inventory_allows():
+    allowed = spec(images=("good/*", "exact:1"))
+    for image in ("good/one:1", "good/other", "exact:1"):
+        check_image(allowed, image)
+    for image in ("bad/good/one:1", "exact:12", "Good/one"):
+        with pytest.raises(ImageRefused, match=r"not allowed on n1; allowed there: good/one:1, good/\*, exact:1"):
+            check_image(allowed, image)
+
+
+def test_the_launcher_for_a_node():
+    assert make_launcher(spec()).kind == "docker"
+    assert make_launcher(NodeSpec(name="here")).kind == "process"
+
+
+# --- how things end ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "how", "sentence"),
+    [
+        (0, {}, "ended with exit code 0"),
+        (3, {}, "ended with exit code 3"),
+        (137, {}, "killed by SIGKILL (exit code 137)"),
+        (137, {"memory": True, "limit": 2 * GIB}, "killed for memory: limit 2 GiB"),
+        (137, {"memory": True}, "killed for memory: the node had none left"),
+        (90, {"said": "this image has no ipykernel"}, "this image has no ipykernel"),
+        (90, {}, "ended with exit code 90"),
+        (255, {}, "ended with exit code 255"),
+    ],
+)
+def test_a_sentence_for_every_end(code, how, sentence):
+    assert describe_end(code, **how) == sentence
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def seen(state: str, id: str = "c1", **more) -> Seen:
+    unit = Unit(id=id, name=id, node="n1", allocation="a" + id)
+    return Seen(unit=unit, claim=claim("a" + id, G1=1), state=state, **more)
+
+
+def test_an_end_is_news_once():
+    table = Table()
+    table.listed([seen("created", created=100.0)])
+    assert table.happened(seen("running")) == []
+    assert table.end_of(seen("running").unit) is None
+    (end,) = table.happened(seen("exited", code=3, sentence="how"))
+    assert (end.code, end.sentence) == (3, "how")
+    assert table.happened(seen("gone")) == []
+    assert table.listed([]) == []
+    assert table.end_of(end.unit) == end
+
+
+def test_what_is_missing_from_the_list_was_removed():
+    table = Table()
+    table.listed([seen("running", "c1"), seen("running", "c2")])
+    (end,) = table.listed([seen("running", "c2")])
+    assert (end.unit.id, end.code) == ("c1", 137)
+    assert table.end_of(seen("running", "c2").unit) is None
+
+
+def test_nothing_is_known_before_the_first_list():
+    table = Table()
+    unit = seen("running").unit
+    assert table.end_of(unit) is None
+    table.listed([])
+    assert table.end_of(unit).code == 137
+
+
+def test_what_we_removed_does_not_come_back():
+    table = Table()
+    table.listed([seen("running")])
+    table.dismiss(seen("running").unit)
+    assert table.claims(0.0) == []
+    assert table.happened(seen("exited", code=137)) == []
+    assert table.listed([seen("running")]) == []  # a list of before
+    assert table.claims(0.0) == []
+    assert table.end_of(seen("running").unit) == Ended(seen("running").unit, 137, "stopped")
+
+
+def test_what_never_ran_does_not_end():
+    table = Table()
+    table.listed([])
+    table.happened(seen("created", created=1.0))
+    assert table.happened(seen("gone")) == []  # another scheduler's claim was lost
+    assert table.end_of(seen("gone").unit) is not None
+
+
+def test_who_holds_what_follows_state_and_age():
+    table = Table()
+    table.listed(
+        [seen("created", "c1", created=1000.0), seen("running", "c2", created=1.0), seen("exited", "c3", code=0)]
+    )
+    assert [claim.allocation for claim in table.claims(1299.0)] == ["ac1", "ac2"]
+    assert [claim.allocation for claim in table.claims(1300.0)] == ["ac2"]
+    table.happened(seen("running", "c1"))
+    table.happened(seen("paused", "c2"))
+    assert [claim.allocation for claim in table.claims(9999.0)] == ["ac1", "ac2"]
+
+
+# --- pulling ----------------------------------------------------------------------------------------------------------
+
+
+def test_layers_are_added_up():
+    lines = """
+        {"status": "Pulling from library/x", "id": "latest"}
+        {"status": "Pulling fs layer", "id": "l1", "progressDetail": {}}
+        {"status": "Pulling fs layer", "id": "l2", "progressDetail": {}}
+        {"status": "Already exists", "id": "l0", "progressDetail": {}}
+        {"status": "Downloading", "id": "l1", "progressDetail": {"current": 10, "total": 100}}
+        {"status": "Downloading", "id": "l2", "progressDetail": {"current": 5, "total": 50}}
+        {"status": "Verifying Checksum", "id": "l2", "progressDetail": {}}
+        {"status": "Download complete", "id": "l2", "progressDetail": {}}
+        {"status": "Downloading", "id": "l1", "progressDetail": {"current": 60, "total": 100}}
+    """
+    layers = Layers("img")
+    assert layers.progress() == Progress(phase="pulling", current=0, message="pulling img")
+    for line in lines.strip().splitlines():
+        layers.take(json.loads(line))
+    assert layers.progress() == Progress(phase="pulling", current=110, total=150, message="pulling img")
+    layers.take({"status": "Extracting", "id": "l1", "progressDetail": {"current": 1, "total": 100}})
+    assert layers.progress().message == "unpacking img"
+    layers.take({"status": "Digest: sha256:0"})
+    layers.take({"status": "Pull complete", "id": "l1", "progressDetail": {}})
+    assert layers.progress() == Progress(phase="pulling", current=150, total=150, message="pulling img")
