@@ -1,0 +1,134 @@
+"""Who runs the kernels of allocations: the Jupyter server's kernel manager, or one of ours where there is no server.
+
+Both start kernel `gpufit` with nothing but the allocation's id in its environment; the provisioner does the rest.
+A start that the scheduler gives up on (release while the kernel connects) cannot be cancelled in a kernel manager: it
+is left to end by itself, which it does at once, because the provisioner sees that the allocation ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.asynchronous.client import AsyncKernelClient
+from jupyter_client.kernelspec import NoSuchKernel
+from jupyter_client.multikernelmanager import AsyncMultiKernelManager
+from jupyter_core.paths import jupyter_runtime_dir
+from jupyter_core.utils import ensure_async
+from tornado.web import HTTPError
+
+from ..errors import LaunchError, NotFound
+from ..models import Allocation
+
+__all__ = ["KERNEL_NAME", "OwnKernelHost", "ServerKernelHost"]
+
+KERNEL_NAME = "gpufit"
+_STOP_WITHIN = 30.0  # s
+_STEP = 0.02  # s
+
+
+class ServerKernelHost:
+    """`KernelHost` over a (multi) kernel manager, such as a Jupyter server's `ServerApp.kernel_manager`.
+
+    Made by the server extension; used by the scheduler, on the manager's event loop.
+    """
+
+    before_stop: Callable[[str], Awaitable[None]] | None = None
+    """Awaited with a kernel's id before it is stopped here. Set by the server extension: notebooks that are attached to the
+    kernel have to leave it while it is there, because a server drops the sessions of a kernel that is gone."""
+
+    def __init__(self, kernels: Any) -> None:
+        self._kernels = kernels
+        self._starts: set[asyncio.Task[str]] = set()
+
+    async def start(self, allocation: Allocation) -> str:
+        """Start a `gpufit` kernel for an allocation whose unit is prepared; returns its id once it answers.
+
+        Raises `LaunchError` if there is no such kernelspec, and what the provisioner raises.
+        """
+        task = asyncio.create_task(self._start(allocation))
+        self._starts.add(task)
+        task.add_done_callback(self._starts.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._gave_up)
+            raise
+
+    async def stop(self, kernel_id: str) -> None:
+        """Shut the kernel down. Quiet if there is none, or if it was being shut down already."""
+        if kernel_id not in self._kernels:
+            return
+        if self.before_stop is not None:
+            await self.before_stop(kernel_id)
+        try:
+            async with asyncio.timeout(_STOP_WITHIN):
+                await ensure_async(self._kernels.shutdown_kernel(kernel_id))
+        except (KeyError, HTTPError):
+            return  # somebody else was faster
+        except TimeoutError:
+            raise LaunchError(f"kernel {kernel_id} was not shut down within {_STOP_WITHIN:.0f} s") from None
+
+    async def close(self) -> None:
+        """Wait for starts that were given up. Called by the service."""
+        await asyncio.gather(*self._starts, return_exceptions=True)
+
+    async def _start(self, allocation: Allocation) -> str:
+        try:
+            kernel_id: str = await ensure_async(
+                self._kernels.start_kernel(kernel_name=KERNEL_NAME, env={"GPUFIT_ALLOCATION": allocation.id})
+            )
+        except NoSuchKernel:
+            raise LaunchError(
+                f"there is no kernel {KERNEL_NAME!r} here (jupyter kernelspec list); "
+                "it comes with the package: python3 -m pip install --force-reinstall jupyter_gpufit"
+            ) from None
+        return kernel_id
+
+    def _gave_up(self, task: asyncio.Task[str]) -> None:
+        if task.cancelled() or task.exception() is not None:
+            return
+        stop = asyncio.create_task(self._stop_late(task.result()))
+        self._starts.add(stop)
+        stop.add_done_callback(self._starts.discard)
+
+    async def _stop_late(self, kernel_id: str) -> str:
+        await self.stop(kernel_id)
+        return kernel_id
+
+
+class OwnKernelHost(ServerKernelHost):
+    """`KernelHost` over a kernel manager of our own. Connection files are where everybody looks for them."""
+
+    def __init__(self) -> None:
+        connection_dir = Path(jupyter_runtime_dir())
+        connection_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._own = AsyncMultiKernelManager(connection_dir=os.fspath(connection_dir))
+        super().__init__(self._own)
+
+    def client(self, kernel_id: str) -> AsyncKernelClient:
+        """A client of that kernel; its channels are not started. Raises `NotFound`."""
+        client: AsyncKernelClient = self._kernel(kernel_id).client()
+        return client
+
+    async def alive(self, kernel_id: str) -> bool:
+        """Whether that kernel runs."""
+        return kernel_id in self._own and bool(await ensure_async(self._own.is_alive(kernel_id)))
+
+    async def interrupt(self, kernel_id: str) -> None:
+        """Interrupt that kernel. Raises `NotFound`."""
+        await ensure_async(self._kernel(kernel_id).interrupt_kernel())
+
+    async def close(self) -> None:
+        """Shut down what still runs. Called by the service."""
+        await super().close()
+        await self._own.shutdown_all(now=True)
+        self._own.context.destroy(linger=0)
+
+    def _kernel(self, kernel_id: str) -> Any:
+        if kernel_id not in self._own:
+            raise NotFound(f"kernel {kernel_id} does not run (any longer)")
+        return self._own.get_kernel(kernel_id)

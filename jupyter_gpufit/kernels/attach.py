@@ -1,0 +1,387 @@
+"""Attach a notebook to an allocation's kernel: the *swap* half (the forwarding half is `notebook/forward.py`).
+
+The notebook's session is pointed at the remote kernel as soon as its own has nothing left to do: a session that is
+swapped while a cell runs loses that cell's output and all queued ones. Front ends follow a changed session by
+themselves. The notebook's own (*local*) kernel is kept alive, and gets the session back on detach, or when the
+allocation ends.
+
+    waiting ──kernel idle──▶ attached ──detach / allocation ends / kernel dies──▶ detached
+
+A session has at most one attachment of the first two kinds each: both while it moves from one allocation to another.
+
+`PATCH /api/sessions` is no way to do it: it shuts the kernel down that the session had. And a server drops the session
+of a kernel that is gone as soon as anybody looks: so a session goes back *before* its kernel is stopped
+(`before_stop`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from jupyter_core.utils import ensure_async
+from tornado.web import HTTPError
+
+from ..errors import Conflict, GpufitError, InvalidValue, NotFound
+from ..models import Allocation, EndReason, State
+from .idle import KernelWatch
+
+__all__ = ["LOCAL_TARGET", "Attachment", "Attachments"]
+
+LOCAL_TARGET = "jupyter_gpufit.local"
+"""Comm target in a local kernel: `{"action": "stop", "allocation": id}` tells it to forward no longer."""
+
+_PARKED_PERIOD = 30.0  # s
+_TELL_WITHIN = 2.0  # s; a local kernel that is busy hears it later
+_ORPHAN_CHECKS = (0.5, 1.0, 5.0, 30.0, 60.0)  # s between looks, after a session got its local kernel back
+
+
+@dataclass(eq=False)
+class Attachment:
+    """One notebook that follows (or is about to follow) an allocation's kernel."""
+
+    allocation: str
+    session: str
+    path: str
+    name: str
+    type: str
+    local_kernel: str
+    local_kernelspec: str
+    remote_kernel: str
+    state: str = "waiting"
+    swapping: asyncio.Task[None] | None = field(default=None, repr=False)
+    leaving: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    def public(self) -> dict[str, Any]:
+        """As REST and events show it. `kernel_id` is the kernel the session has now."""
+        return {
+            "allocation": self.allocation,
+            "session": self.session,
+            "path": self.path,
+            "state": self.state,
+            "kernel_id": self.remote_kernel if self.state == "attached" else self.local_kernel,
+            "local_kernel_id": self.local_kernel,
+        }
+
+
+class Attachments:
+    """All attached notebooks of one Jupyter server. Made by the server extension; used from its event loop."""
+
+    def __init__(
+        self,
+        sessions: Any,
+        kernels: Any,
+        release: Callable[[str], Coroutine[Any, Any, Any]],
+        on_change: Callable[[Attachment], None],
+        log: logging.Logger,
+    ) -> None:
+        """`sessions` and `kernels` are the server's session and kernel managers; `release` is `Scheduler.release`."""
+        self._sessions = sessions
+        self._kernels = kernels
+        self._release = release
+        self._on_change = on_change
+        self._log = log
+        self._all: list[Attachment] = []  # also those that are about to be detached
+        self._remotes: dict[str, _Remote] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._parked: asyncio.Task[None] | None = None
+        self._closed = False
+
+    # --- called by the REST handlers
+
+    async def attach(self, allocation: Allocation, session: str | None = None, path: str | None = None) -> Attachment:
+        """Point the notebook of that session or path at the allocation's kernel, once its own is idle; returns at once.
+
+        Raises `InvalidValue` (neither or both named), `NotFound` (no such session), `Conflict` (it is not running).
+        """
+        if (session is None) == (path is None):
+            raise InvalidValue("name the notebook by `session` (its session's id) or by `path`")
+        if allocation.state is not State.RUNNING or allocation.kernel_id is None:
+            raise Conflict(
+                f"allocation {allocation.name!r} is {allocation.state}; a notebook can attach once it is running"
+            )
+        if allocation.kernel_id not in self._kernels:
+            raise Conflict(f"the kernel of allocation {allocation.name!r} does not run under this server")
+        model = await self._named(session, path)
+        waiting, attached = self._of_session(model["id"])
+        for same in (waiting, attached):
+            if same is not None and same.allocation == allocation.id:
+                if same is attached and waiting is not None:
+                    await self._detach(waiting)
+                return same
+        if attached is None and model["kernel"]["id"] == allocation.kernel_id:
+            raise Conflict(
+                f"notebook {model['path']!r} was started on allocation {allocation.name!r}; it has no local kernel"
+            )
+        if waiting is not None:
+            await self._detach(waiting)
+        local = attached or waiting
+        attachment = Attachment(
+            allocation=allocation.id,
+            session=model["id"],
+            path=model["path"],
+            name=model["name"],
+            type=model["type"],
+            local_kernel=local.local_kernel if local is not None else model["kernel"]["id"],
+            local_kernelspec=local.local_kernelspec if local is not None else model["kernel"]["name"],
+            remote_kernel=allocation.kernel_id,
+        )
+        self._all.append(attachment)
+        self._on_change(attachment)
+        attachment.swapping = self._spawn(self._swap_when_idle(attachment))
+        if self._parked is None:
+            self._parked = asyncio.create_task(self._keep_parked())
+        return attachment
+
+    async def detach(self, allocation_id: str, reason: EndReason | None = None) -> None:
+        """Give every notebook attached to that allocation its local kernel back, now. Quiet if there is none."""
+        await asyncio.gather(*(self._detach(attachment, reason) for attachment in self.of(allocation_id)))
+
+    def of(self, allocation_id: str) -> list[Attachment]:
+        """The notebooks attached (or about to be) to that allocation."""
+        return [attachment for attachment in self._all if attachment.allocation == allocation_id]
+
+    # --- called when something ends
+
+    def follow(self, allocation: Allocation) -> None:
+        """Called by the scheduler's subscription: an allocation that ends gives its notebooks back."""
+        if allocation.state in (State.STOPPING, State.ENDED):
+            for attachment in self.of(allocation.id):
+                self._begin_detach(attachment, allocation.reason)
+
+    async def before_stop(self, kernel_id: str) -> None:
+        """Called by the kernel host before it stops a kernel: give back the sessions that have it. Never raises."""
+        for attachment in [one for one in self._all if one.remote_kernel == kernel_id]:
+            await self._detach(attachment)
+
+    async def close(self) -> None:
+        """Stop all tasks. Notebooks keep the session they have. Called when the server stops."""
+        self._closed = True
+        self._all.clear()
+        tasks = [*self._tasks, *([self._parked] if self._parked else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for kernel_id in list(self._remotes):
+            await self._forget_remote(kernel_id)
+        self._parked = None
+
+    # --- the swap, and the way back
+
+    async def _swap_when_idle(self, attachment: Attachment) -> None:
+        while True:
+            _, attached = self._of_session(attachment.session)
+            kernel_id = attachment.local_kernel if attached is None else attached.remote_kernel
+            idle = await self._idle(kernel_id)
+            if attached is not None and not idle:
+                await self._detach(attached, EndReason.FAILED)
+            if self._of_session(attachment.session)[1] is attached:
+                break  # else it is detached by now, and it is the local kernel that has to be idle
+        if (
+            idle
+            and attachment.remote_kernel in self._kernels
+            and await self._point(attachment, kernel_id, attachment.remote_kernel)
+        ):
+            attachment.state = "attached"
+            attachment.swapping = None
+            self._listen_to(attachment)
+            self._touch_parked()
+            self._on_change(attachment)
+            if attached is not None:
+                await self._detach(attached)
+        else:  # the notebook was shut down meanwhile, or somebody chose another kernel for it
+            self._begin_detach(attachment)
+
+    async def _idle(self, kernel_id: str) -> bool:
+        if kernel_id not in self._kernels:
+            return False
+        watch = self._watch(kernel_id)
+        watch.start()
+        try:
+            return await watch.idle()
+        finally:
+            await watch.close()
+
+    async def _detach(self, attachment: Attachment, reason: EndReason | None = None) -> None:
+        """Returns when the notebook has its local kernel (again)."""
+        leaving = self._begin_detach(attachment, reason)
+        if leaving is not None:
+            await asyncio.wait({leaving})
+
+    def _begin_detach(self, attachment: Attachment, reason: EndReason | None = None) -> asyncio.Task[None] | None:
+        if attachment.leaving is None and not self._closed:
+            attachment.leaving = self._spawn(self._leave(attachment, reason))
+        return attachment.leaving
+
+    async def _leave(self, attachment: Attachment, reason: EndReason | None) -> None:
+        attachment.state = "detached"
+        swapping, attachment.swapping = attachment.swapping, None
+        if swapping is not None:
+            swapping.cancel()
+            await asyncio.wait({swapping})
+        try:
+            # At once: whoever looks after the remote kernel's end makes the server forget the session.
+            await self._point_back(attachment, reason)
+            await self._tell_local(attachment)
+        finally:
+            self._all.remove(attachment)
+            if not any(other.remote_kernel == attachment.remote_kernel for other in self._all):
+                await self._forget_remote(attachment.remote_kernel)
+            self._on_change(attachment)
+        self._spawn(self._stop_if_orphan(attachment))
+
+    async def _point(self, attachment: Attachment, before: str, kernel_id: str) -> bool:
+        """Make `kernel_id` the kernel of the session, if that is `before` now; whether it was."""
+        model = await self._model(attachment)
+        if model is None or model["kernel"]["id"] != before:
+            return False
+        await self._sessions.update_session(attachment.session, kernel_id=kernel_id)
+        return True
+
+    async def _point_back(self, attachment: Attachment, reason: EndReason | None) -> None:
+        """Give the session its local kernel back, if the remote one is what it has."""
+        model = await self._model(attachment)
+        if model is not None and model["kernel"]["id"] == attachment.remote_kernel:
+            await self._sessions.update_session(attachment.session, kernel_id=await self._local_kernel(attachment))
+        elif model is None and reason not in (None, EndReason.RELEASED, EndReason.CANCELLED):
+            # The server dropped the session because its kernel died. The notebook did nothing wrong.
+            await self._sessions.save_session(
+                attachment.session,
+                path=attachment.path,
+                name=attachment.name,
+                type=attachment.type,
+                kernel_id=await self._local_kernel(attachment),
+            )
+
+    async def _local_kernel(self, attachment: Attachment) -> str:
+        if attachment.local_kernel not in self._kernels:
+            # Somebody shut the parked kernel down. A notebook without any kernel is worse than one that starts afresh.
+            self._log.warning("the local kernel of notebook %s is gone; it gets a new one", attachment.path)
+            attachment.local_kernel = await self._sessions.start_kernel_for_session(
+                attachment.session,
+                path=attachment.path,
+                name=attachment.name,
+                type=attachment.type,
+                kernel_name=attachment.local_kernelspec,
+            )
+        return attachment.local_kernel
+
+    async def _stop_if_orphan(self, attachment: Attachment) -> None:
+        """A notebook that was shut down while attached takes its local kernel with it, as it would have without us."""
+        kernel_id = attachment.local_kernel
+        for pause in _ORPHAN_CHECKS:
+            await asyncio.sleep(pause)
+            if kernel_id not in self._kernels or any(other.local_kernel == kernel_id for other in self._all):
+                return
+            if all(model["kernel"]["id"] != kernel_id for model in await self._sessions.list_sessions()):
+                self._log.info("notebook %s was shut down; so is its local kernel", attachment.path)
+                await ensure_async(self._kernels.shutdown_kernel(kernel_id, now=True))
+                return
+
+    # --- messages between the kernels and us
+
+    def _listen_to(self, attachment: Attachment) -> None:
+        """Hear `%gpufit detach` and `release` from the attached kernel (`kernels/bootstrap`), and of its death."""
+        allocation_id, kernel_id = attachment.allocation, attachment.remote_kernel
+        if kernel_id in self._remotes:
+            return
+
+        def on_comm(data: dict[str, Any]) -> None:
+            self._spawn(self._asked(allocation_id, kernel_id, data))
+
+        def on_dead() -> None:
+            for one in self.of(allocation_id):
+                self._begin_detach(one, EndReason.FAILED)
+
+        remote = self._remotes[kernel_id] = _Remote(self._watch(kernel_id, on_comm), on_dead)
+        remote.watch.start()
+        self._kernels.add_restart_callback(kernel_id, on_dead, "dead")
+
+    async def _forget_remote(self, kernel_id: str) -> None:
+        remote = self._remotes.pop(kernel_id, None)
+        if remote is not None:
+            if kernel_id in self._kernels:
+                self._kernels.remove_restart_callback(kernel_id, remote.on_dead, "dead")
+            await remote.watch.close()
+
+    async def _asked(self, allocation_id: str, kernel_id: str, data: dict[str, Any]) -> None:
+        action, remote = data.get("action"), self._remotes.get(kernel_id)
+        # The cell that asks still runs, and others may be queued behind it.
+        if action in ("detach", "release") and remote is not None and await remote.watch.idle():
+            await self.detach(allocation_id)
+            if action == "release":
+                await self._release(allocation_id)
+
+    async def _tell_local(self, attachment: Attachment) -> None:
+        """Tell the local kernel to forward no longer; it may be that nobody forwards there."""
+        if attachment.local_kernel not in self._kernels:
+            return
+        watch = self._watch(attachment.local_kernel)
+        watch.start()
+        try:
+            await watch.tell(LOCAL_TARGET, {"action": "stop", "allocation": attachment.allocation}, _TELL_WITHIN)
+        finally:
+            await watch.close()
+
+    async def _keep_parked(self) -> None:
+        """The culler must not take a local kernel for idle because its notebook works elsewhere."""
+        while True:
+            self._touch_parked()
+            await asyncio.sleep(_PARKED_PERIOD)
+
+    def _touch_parked(self) -> None:
+        for attachment in self._all:
+            if attachment.local_kernel in self._kernels:
+                self._kernels.get_kernel(attachment.local_kernel).last_activity = datetime.now(UTC)
+
+    # --- small parts
+
+    def _watch(self, kernel_id: str, on_comm: Callable[[dict[str, Any]], None] | None = None) -> KernelWatch:
+        return KernelWatch(self._kernels.get_kernel(kernel_id), lambda: kernel_id in self._kernels, on_comm)
+
+    def _of_session(self, session_id: str) -> tuple[Attachment | None, Attachment | None]:
+        """The session's attachment that is waiting, and the one that is in force."""
+        found = {one.state: one for one in self._all if one.session == session_id}
+        return found.get("waiting"), found.get("attached")
+
+    async def _model(self, attachment: Attachment) -> dict[str, Any] | None:
+        """The session as it is now (it may have been renamed), or `None`."""
+        try:
+            model: dict[str, Any] = await self._sessions.get_session(session_id=attachment.session)
+        except HTTPError:
+            return None
+        attachment.path, attachment.name, attachment.type = model["path"], model["name"], model["type"]
+        return model
+
+    async def _named(self, session: str | None, path: str | None) -> dict[str, Any]:
+        query = {"session_id": session} if session is not None else {"path": str(path).strip("/")}
+        try:
+            model: dict[str, Any] = await self._sessions.get_session(**query)
+        except HTTPError:
+            name = session if session is not None else path
+            raise NotFound(f"no running notebook {name!r}; open it first, or see `GET /api/sessions`") from None
+        return model
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            expected = isinstance(error, GpufitError)
+            self._log.warning("attaching: %s", error, exc_info=None if expected else error)
+
+
+@dataclass(frozen=True)
+class _Remote:
+    """What is kept for a kernel that notebooks are attached to."""
+
+    watch: KernelWatch
+    on_dead: Callable[[], None]

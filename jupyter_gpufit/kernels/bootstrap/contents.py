@@ -1,0 +1,63 @@
+"""What is put into a unit: `launch.py`, which starts the kernel, and `attached.py`, which is its `%gpufit`.
+
+Both run there with no other package than ipykernel. This module, which does not run there, says what goes where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from ...models import Allocation
+from .launch import IMAGE_UNUSABLE, SAYS
+
+__all__ = ["IMAGE_UNUSABLE", "SAYS", "command", "environment", "files"]
+
+_CONNECTION_FILE = "{connection_file}"
+_PYTHONS = ("python", "python3", "{python}")
+
+
+def files(connection_name: str, connection: bytes, notice: str = "") -> dict[str, bytes]:
+    """What `Scheduler.launch` puts into the unit's gpufit directory: path relative to it → content.
+
+    `notice` is shown with the first cell that runs.
+    """
+    sources = _sources()
+    return {**sources, connection_name: connection} | ({"notice.txt": notice.encode()} if notice else {})
+
+
+def command(
+    argv: Sequence[str], connection_name: str, cwd: str | None = None, allow_plaintext: bool = False
+) -> list[str]:
+    """The unit's command for a kernelspec's `argv`. What is no Python module is started as the kernelspec says."""
+    connection_file = f"{{gpufit}}/{connection_name}"
+    words = [word.replace(_CONNECTION_FILE, connection_file) for word in argv]
+    if words[:1] and words[0] in _PYTHONS:
+        words[0] = "{python}"
+    if words[:2] != ["{python}", "-m"]:
+        return words
+    options = [*(["--cwd", cwd] if cwd else []), *(["--allow-plaintext"] if allow_plaintext else [])]
+    return ["{python}", "{gpufit}/launch.py", *options, connection_file, "--", *words[1:]]
+
+
+def environment(allocation: Allocation, direct: bool) -> Mapping[str, str]:
+    """What the kernel can read of its allocation. `direct`: its notebook was started on it, and has no local kernel."""
+    return {
+        "GPUFIT_ATTACHED": "1",
+        "GPUFIT_ALLOCATION": allocation.id,
+        "GPUFIT_NAME": allocation.name,
+        "GPUFIT_NODE": allocation.node or "",
+        "GPUFIT_GPUS": ",".join(allocation.gpus),
+        "GPUFIT_MEMORY": ",".join(str(size) for size in allocation.memory),
+        "GPUFIT_DIRECT": "1" if direct else "0",
+    }
+
+
+@cache
+def _sources() -> dict[str, bytes]:
+    here = Path(__file__).parent
+    return {
+        "launch.py": (here / "launch.py").read_bytes(),
+        "remote/jupyter_gpufit/__init__.py": (here / "attached.py").read_bytes(),
+    }

@@ -1,0 +1,388 @@
+"""All of it put together: poller, cache, launchers, scheduler and kernel host. And who in this process uses which.
+
+    a Jupyter server           the extension opens a `Service` on the server's event loop, and says so (`set_current`)
+    nbclient, papermill, …     the provisioner opens one when the first kernel starts (`lease`), in a thread of its own,
+                               since those run one event loop after another; it goes when the last kernel goes
+    %gpufit without a server   the magic opens one, likewise in a thread (`ThreadedService`)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import inspect
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar, overload
+
+from jupyter_client.asynchronous.client import AsyncKernelClient
+
+from .. import inventory as inventories
+from ..cluster.cache import Cache
+from ..cluster.poller import Poller
+from ..inventory import NodeSpec
+from ..launching.base import make_launcher
+from ..models import Allocation, Node, State
+from ..scheduling.api import Scheduler
+from ..scheduling.needs import KernelHost
+from ..scheduling.scheduler import LocalScheduler
+from .adopt import OwnKernelHost
+from .threaded import LoopThread, ask_on
+
+__all__ = ["Lease", "Service", "ThreadedService", "current", "expect_current", "lease", "open_service", "set_current"]
+
+T = TypeVar("T")
+
+_FIRST_REPORTS = 5.0  # s; the longest that a first placement waits for nodes that have not said anything so far
+_EXPECTED_WITHIN = 20.0  # s
+
+
+class Service:
+    """What `open_service` opened. Lives on the event loop that it was opened on."""
+
+    def __init__(self, scheduler: LocalScheduler, cache: Cache, poller: Poller, host: KernelHost, owner: str) -> None:
+        self.scheduler: Scheduler = scheduler
+        self.host = host
+        self.owner = owner
+        """Whose allocations those are that kernels make by themselves."""
+        self.loop = asyncio.get_running_loop()
+        self._scheduler, self._cache, self._poller = scheduler, cache, poller
+
+    @property
+    def inventory_error(self) -> str | None:
+        """Why `gpufit.toml` as it is now is not in force."""
+        return self._poller.inventory_error
+
+    @property
+    def simulated(self) -> bool:
+        """Whether all GPUs of the cluster are make-believe."""
+        specs = self._cache.inventory.nodes
+        return bool(specs) and all(spec.report.startswith("simulated:") for spec in specs)
+
+    def on_node_change(self, callback: Callable[[str, Node | None], None]) -> Callable[[], None]:
+        """Call back with every node now, and each that changes, until the returned function is called."""
+        return self._cache.on_change(callback)
+
+    def spec(self, node: str) -> NodeSpec:
+        """The node's entry in the inventory. Raises `NotFound`."""
+        return self._cache.spec(node)
+
+    async def settled(self, within: float = _FIRST_REPORTS) -> None:
+        """Wait until every node has reported, or failed to; at most `within` seconds. Before that nothing would fit."""
+        heard = asyncio.Event()
+        stop = self._cache.on_change(lambda *_: heard.set())
+        try:
+            async with asyncio.timeout(within):
+                while self._cache.unheard():
+                    heard.clear()
+                    await heard.wait()
+        except TimeoutError:
+            return  # selection will say of these that they have not reported yet
+        finally:
+            stop()
+
+    async def ask(self, question: Callable[[Scheduler], Awaitable[T]]) -> T:
+        """What `question` of the scheduler gives. From any event loop; cancelling it cancels the question."""
+        return await ask_on(self.loop, lambda: question(self.scheduler))
+
+    async def see(self, look: Callable[[Scheduler], T]) -> T:
+        """Likewise, for what the scheduler answers without waiting."""
+        return await ask_on(self.loop, lambda: _now(look, self.scheduler))
+
+    async def close(self) -> None:
+        """Release what this scheduler holds, and stop everything. On the service's own loop."""
+        _by_loop.pop(self.loop, None)
+        await self._scheduler.close()
+        if isinstance(self.host, OwnKernelHost):
+            await self.host.close()
+        await self._poller.stop()
+
+
+async def open_service(
+    inventory: str | Path | None = None,
+    *,
+    host: KernelHost | None = None,
+    store: Path | Literal[":memory:"] = ":memory:",
+    owner: str | None = None,
+    log: logging.Logger | None = None,
+) -> Service:
+    """Open the cluster of `inventory` (default: as `inventory.find` finds it) on the running event loop.
+
+    `host` runs the kernels of allocations (`None`: kernels of our own); `store` is a directory for the ledger, which
+    then survives this process. Called by the server extension, and by `ThreadedService`. An inventory that cannot be
+    read is no error here: see `Service.inventory_error`.
+    """
+    host = OwnKernelHost() if host is None else host
+    cache = Cache()
+    poller = Poller(cache, find=lambda: inventories.find(inventory))
+    scheduler = LocalScheduler(cache, make_launcher, host, store=store, log=log)
+    service = Service(scheduler, cache, poller, host, owner or default_owner())
+    try:
+        await poller.start()
+        await scheduler.open()
+    except BaseException:
+        await service.close()
+        raise
+    _by_loop[service.loop] = service
+    return service
+
+
+def default_owner() -> str:
+    """The hub's user, or the system's."""
+    return os.environ.get("JUPYTERHUB_USER") or getpass.getuser()
+
+
+class ThreadedService:
+    """A `Service` on an event loop in a daemon thread: for callers that have no loop that lasts.
+
+        with ThreadedService(inventory=path) as gpus:
+            gpus.call(lambda scheduler: scheduler.nodes())                              # waits for the answer
+            await gpus.acall(lambda scheduler: scheduler.request(request, gpus.owner))  # in any event loop
+
+    Questions are asked in the service's thread. Closing releases all that is held; the interpreter's exit closes, too.
+    """
+
+    def __init__(self, inventory: str | None = None, **options: Any) -> None:
+        """`options` are those of `open_service`. Starts nothing so far."""
+        self._options = {"inventory": inventory, **options}
+        self._thread = LoopThread("gpufit service")
+        self._service: Service | None = None
+
+    def start(self) -> Self:
+        """Open it, and wait for what the nodes report first: up to some seconds. Raises what `open_service` raises."""
+        if self._service is None:
+            self._thread.start(at_exit=self.close)
+            try:
+                self._service = self._thread.call(self._open)
+            except BaseException:
+                self._thread.stop()
+                raise
+        return self
+
+    @overload
+    def call(self, question: Callable[[Scheduler], Awaitable[T]], timeout: float | None = None) -> T: ...
+
+    @overload
+    def call(self, question: Callable[[Scheduler], T], timeout: float | None = None) -> T: ...
+
+    def call(self, question: Callable[[Scheduler], Any], timeout: float | None = None) -> Any:
+        """What `question` of the scheduler gives. Waits; when it is interrupted, or `timeout` seconds have passed
+        (`TimeoutError`), the question is cancelled. Not from the service's own thread."""
+        service = self.service
+        return self._thread.call(lambda: _now_or_later(question, service.scheduler), timeout)
+
+    @overload
+    async def acall(self, question: Callable[[Scheduler], Awaitable[T]]) -> T: ...
+
+    @overload
+    async def acall(self, question: Callable[[Scheduler], T]) -> T: ...
+
+    async def acall(self, question: Callable[[Scheduler], Any]) -> Any:
+        """Likewise, without blocking the event loop it is called on."""
+        return await self.service.ask(lambda scheduler: _now_or_later(question, scheduler))
+
+    def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """The result of `coroutine`, run in the service's thread. As `call`."""
+        return self._thread.call(lambda: coroutine, timeout)
+
+    def close(self) -> None:
+        """Release what is held, and stop. Idempotent. Blocks until then."""
+        service, self._service = self._service, None
+        if service is not None:
+            self._thread.call(service.close)
+        self._thread.stop()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- for any thread
+
+    @property
+    def service(self) -> Service:
+        """Its methods are for its own thread, except `ask`."""
+        if self._service is None:
+            raise RuntimeError("the service has not been started, or is closed")
+        return self._service
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The service's event loop."""
+        return self.service.loop
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """For use in the service's thread alone."""
+        return self.service.scheduler
+
+    @property
+    def owner(self) -> str:
+        """See `Service.owner`."""
+        return self.service.owner
+
+    @property
+    def inventory_error(self) -> str | None:
+        """See `Service.inventory_error`."""
+        return self.service.inventory_error
+
+    # --- kernels of its allocations: in the service's thread (`run`)
+
+    def kernel_client(self, kernel_id: str) -> AsyncKernelClient:
+        """A client of that kernel; its channels are not started. Raises `NotFound`."""
+        return self._kernels.client(kernel_id)
+
+    async def kernel_alive(self, kernel_id: str) -> bool:
+        """Whether that kernel runs."""
+        return await self._kernels.alive(kernel_id)
+
+    async def interrupt(self, kernel_id: str) -> None:
+        """Interrupt that kernel, child processes too. Raises `NotFound`."""
+        await self._kernels.interrupt(kernel_id)
+
+    @property
+    def _kernels(self) -> OwnKernelHost:
+        host = self.service.host
+        if not isinstance(host, OwnKernelHost):
+            raise RuntimeError("the kernels of this service are run by somebody else")
+        return host
+
+    async def _open(self) -> Service:
+        service = await open_service(**self._options)
+        await service.settled()
+        return service
+
+
+# --- which service a kernel of this process uses
+# -----------------------------------------------------------------------
+
+_by_loop: dict[asyncio.AbstractEventLoop, Service] = {}
+_current: Service | None = None
+_expected = False
+_lock = threading.Lock()
+_embedded: ThreadedService | None = None
+_leases = 0
+
+
+def set_current(service: Service | None) -> None:
+    """Say which service kernels of this process use. Called by the server extension, once open and before it closes."""
+    global _current, _expected
+    _current, _expected = service, False
+
+
+def expect_current() -> None:
+    """Say that `set_current` will be called soon: kernels that start now wait for it. By the server extension."""
+    global _expected
+    _expected = True
+
+
+def current() -> Service | None:
+    """The service of this process's Jupyter server, if there is one."""
+    return _current
+
+
+class Lease:
+    """A provisioner's hold on the service it uses. Made by `lease`."""
+
+    def __init__(self, service: Service, embedded: bool) -> None:
+        self._service = service
+        self._embedded = embedded
+
+    @property
+    def owner(self) -> str:
+        """See `Service.owner`."""
+        return self._service.owner
+
+    async def ask(self, question: Callable[[Scheduler], Awaitable[T]]) -> T:
+        """See `Service.ask`."""
+        return await self._service.ask(question)
+
+    async def see(self, look: Callable[[Scheduler], T]) -> T:
+        """See `Service.see`."""
+        return await self._service.see(look)
+
+    async def spec(self, node: str) -> NodeSpec:
+        """See `Service.spec`."""
+        return await self._service.see(lambda _: self._service.spec(node))
+
+    async def settled(self) -> None:
+        """See `Service.settled`."""
+        await ask_on(self._service.loop, lambda: self._service.settled())
+
+    async def ended(self, allocation: str) -> None:
+        """Where this lease may be the last, wait until the allocation ended: its undo must not be cut off.
+
+        Raises `NotFound`.
+        """
+        while self._embedded:
+            now = await self.see(lambda scheduler: scheduler.get(allocation))
+            if now.state is State.ENDED:
+                return
+            await self.ask(partial(_next, allocation, now.version))
+
+    async def close(self) -> None:
+        """Let go. The last one to let go of an embedded service closes it."""
+        embedded, self._embedded = self._embedded, False
+        if embedded:
+            await asyncio.to_thread(_let_go)
+
+
+async def lease() -> Lease:
+    """Hold on to the service that kernels started on the running event loop use; without any, open one in a thread.
+
+    Called by the provisioner when a kernel starts. Raises what `open_service` raises.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _EXPECTED_WITHIN
+    while _expected and loop.time() < deadline:  # noqa: ASYNC110  (of several loops, and over in a moment)
+        await asyncio.sleep(0.05)
+    service = _by_loop.get(loop) or _current
+    if service is not None:
+        return Lease(service, embedded=False)
+    return Lease(await asyncio.to_thread(_hold), embedded=True)
+
+
+def _hold() -> Service:
+    global _embedded, _leases
+    with _lock:
+        if _embedded is None:
+            _embedded = ThreadedService().start()
+        _leases += 1
+        return _embedded.service
+
+
+def _let_go() -> None:
+    global _embedded, _leases
+    with _lock:
+        _leases -= 1
+        if _leases == 0 and _embedded is not None:
+            embedded, _embedded = _embedded, None
+            embedded.close()
+
+
+async def _next(allocation: str, version: int, scheduler: Scheduler) -> Allocation:
+    return await scheduler.changed(allocation, version, timeout=5.0)
+
+
+async def _now(look: Callable[[Scheduler], T], scheduler: Scheduler) -> T:
+    return look(scheduler)
+
+
+async def _now_or_later(question: Callable[[Scheduler], Any], scheduler: Scheduler) -> Any:
+    answer = question(scheduler)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def _forget_in_child() -> None:
+    """A forked child has no thread of its parent's."""
+    global _embedded, _leases, _current, _lock
+    _embedded, _leases, _current, _lock = None, 0, None, threading.Lock()
+    _by_loop.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,321 @@
+"""What is put into a unit, run as it runs there: a directory with the files, a python, and nothing else of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.cells import Cell, run_cell
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.connect import write_connection_file
+
+from jupyter_gpufit.kernels.bootstrap import contents
+from jupyter_gpufit.kernels.connection import make_keys
+from jupyter_gpufit.models import Allocation, Request
+
+GIB = 2**30
+ALLOCATION = Allocation(
+    id="a1",
+    name="train",
+    owner="ada",
+    request=Request(gpus=2, memory=16 * GIB),
+    created=0.0,
+    node="gpu01",
+    gpus=("GPU-1", "GPU-2"),
+    memory=(16 * GIB, 16 * GIB),
+)
+SPEC = ["{python}", "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+
+
+def put(directory: Path, notice: str = "", encrypt: bool = False, **command: Any) -> list[str]:
+    """Lay the files out as a launcher does; returns the command."""
+    keys = make_keys(b"0123456789abcdef", "hmac-sha256", encrypt)
+    curve = {} if keys.curve_public is None or keys.curve_secret is None else {
+        "curve_publickey": keys.curve_public.encode(),
+        "curve_secretkey": keys.curve_secret.encode(),
+    }
+    connection_file = directory / "kernel-1.json"
+    write_connection_file(str(connection_file), ip="127.0.0.1", key=keys.key, kernel_name="gpufit", **curve)
+    for name, content in contents.files("kernel-1.json", connection_file.read_bytes(), notice).items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_bytes(content)
+    words = contents.command(SPEC, "kernel-1.json", **command)
+    return [word.replace("{gpufit}", str(directory)).replace("{python}", sys.executable) for word in words]
+
+
+def environment(direct: bool = False) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **contents.environment(ALLOCATION, direct)}
+
+
+@contextmanager
+def kernel(directory: Path, env: dict[str, str] | None = None, **options: Any) -> Iterator[BlockingKernelClient]:
+    command = put(directory, **options)
+    process = subprocess.Popen(command, env=env or environment(), cwd="/", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    client = BlockingKernelClient(connection_file=str(directory / "kernel-1.json"))
+    client.load_connection_file()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=60)
+        yield client
+    finally:
+        client.stop_channels()
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def attached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BlockingKernelClient]:
+    """One kernel for all that changes nothing in it. It has a working directory of its own, and the package is not there."""
+    directory, work = tmp_path_factory.mktemp("unit"), tmp_path_factory.mktemp("work")
+    # As in a container: no jupyter_gpufit but the one that was put in.
+    site = directory / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Hide:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == '__editable___jupyter_gpufit': raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Hide())\n"
+    )
+    hide = environment() | {"PYTHONPATH": str(site)}
+    with kernel(directory, hide, cwd=str(work), notice="the kernel before this one was killed for memory") as client:
+        yield client
+
+
+def test_the_first_cell_shows_the_notice_and_only_the_first(attached: BlockingKernelClient) -> None:
+    first, second = run_cell(attached, "1 + 1"), run_cell(attached, "1 + 1")
+    assert "killed for memory" in first.stderr
+    assert first.result == "2"
+    assert second.stderr == ""
+
+
+def test_it_works_in_the_notebooks_directory_and_leads_its_group(attached: BlockingKernelClient) -> None:
+    cell = run_cell(attached, "import os; print(os.getcwd(), os.getpgrp() == os.getpid(), os.environ.get('JPY_PARENT_PID'))")
+    assert cell.stdout.split()[1:] == ["True", "None"]
+    assert "work" in cell.stdout
+
+
+def test_it_shows_what_it_holds(attached: BlockingKernelClient) -> None:
+    cell = run_cell(attached, "%gpufit")
+    for part in ("'train'", "gpu01", "GPU-1", "GPU-2", "16 GiB", "%gpufit release", "%gpufit detach"):
+        assert part in cell.stdout
+
+
+def test_load_ext_works_and_says_nothing(attached: BlockingKernelClient) -> None:
+    cell = run_cell(attached, "%load_ext jupyter_gpufit\n%gpufit")
+    assert cell.status == "ok"
+    assert "already loaded" not in cell.stdout + cell.stderr
+    assert "GPU-1" in cell.stdout
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "request 2 --memory 16GiB",
+        "request 2 --memory 16G --wait 10m",
+        "request 2 -m 16GiB,16GiB",
+        "request 2",
+        "request 1 --memory 8GiB --name train",
+        "request 2 --memory 17179869184",
+    ],
+)
+def test_asking_for_what_it_holds_does_nothing(attached: BlockingKernelClient, line: str) -> None:
+    cell = run_cell(attached, f"%gpufit {line}")
+    assert cell.status == "ok"
+    assert "already runs on 2 GPUs with 16 GiB each on gpu01 ('train'); nothing to do" in cell.stdout
+    assert cell.comms == []
+
+
+@pytest.mark.parametrize("line", ["request 1 --memory 16GiB", "request 2 --memory 8GiB", "request 2 --memory 16GiB --name other"])
+def test_asking_for_something_else_says_what_to_do(attached: BlockingKernelClient, line: str) -> None:
+    cell = run_cell(attached, f"%gpufit {line}")
+    assert cell.status == "error"
+    assert "%gpufit release" in cell.stderr + cell.error
+    assert "Traceback" not in cell.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "action"),
+    [("detach", "detach"), ("release", "release"), ("release train", "release"), ("release --all", "release")],
+)
+def test_the_way_back_is_asked_for(attached: BlockingKernelClient, line: str, action: str) -> None:
+    cell = run_cell(attached, f"%gpufit {line}")
+    assert cell.status == "ok"
+    assert cell.comms == [("jupyter_gpufit", {"action": action, "allocation": "a1"})]
+    assert "local kernel" in cell.stdout
+
+
+@pytest.mark.parametrize("line", ["release other", "frobnicate", "request 2 --memory 16Gobs", "request two"])
+def test_what_cannot_be_done_is_said_without_a_traceback(attached: BlockingKernelClient, line: str) -> None:
+    cell = run_cell(attached, f"%gpufit {line}")
+    assert cell.status == "error"
+    assert line.split()[-1] in cell.stderr + cell.error
+    assert cell.comms == []
+
+
+@pytest.mark.parametrize("verb", ["nodes", "gpus", "explain 2 --memory 1GiB", "logs train"])
+def test_other_verbs_say_where_they_work(attached: BlockingKernelClient, verb: str) -> None:
+    cell = run_cell(attached, f"%gpufit {verb}")
+    assert (cell.status, "local kernel" in cell.stdout) == ("ok", True)
+
+
+@pytest.mark.parametrize("head", ["%%gpufit", "%%gpufit train", "%%gpufit --push a,b --pull c", "%%gpufit train --push a"])
+def test_a_cell_for_this_allocation_runs_as_any_other(attached: BlockingKernelClient, head: str) -> None:
+    cell = run_cell(attached, f"{head}\nx = 20\nx + 1")
+    assert cell.result == "21"
+    failing = run_cell(attached, f"{head}\n1\n1 / 0")
+    assert failing.error.startswith("ZeroDivisionError")
+    assert "line 3" in failing.traceback or "----> 3" in failing.traceback
+    assert run_cell(attached, f"{head}\n%%capture caught\nprint(1)").stdout == ""
+
+
+@pytest.mark.parametrize("head", ["%%gpufit other", "%%gpufit -n 2 --memory 8GiB", "%%gpufit train -n 2"])
+def test_a_cell_for_another_allocation_does_not_run(attached: BlockingKernelClient, head: str) -> None:
+    cell = run_cell(attached, f"{head}\nprint('ran')")
+    assert cell.status == "error"
+    assert "ran" not in cell.stdout
+    assert "local kernel" in cell.stderr + cell.error
+
+
+def test_a_notebook_that_was_started_on_its_gpus_has_nowhere_to_detach_to(tmp_path: Path) -> None:
+    with kernel(tmp_path, environment(direct=True)) as client:
+        detach = run_cell(client, "%gpufit detach")
+        assert detach.status == "error"
+        assert "no local kernel" in detach.stderr + detach.error
+        release = run_cell(client, "%gpufit release")
+        assert release.comms == [("jupyter_gpufit", {"action": "release", "allocation": "a1"})]
+        # Here the whole package is installed, and stays what `import` finds.
+        assert run_cell(client, "import jupyter_gpufit; jupyter_gpufit.select.__module__").status == "ok"
+        assert run_cell(client, "%load_ext jupyter_gpufit\n%gpufit").stdout.count("GPU-1") == 1
+        assert run_cell(client, "import sys; 'pandas' in sys.modules or 'docker' in sys.modules").result == "False"
+
+
+def test_an_encrypted_kernel_answers_encrypted_clients(tmp_path: Path) -> None:
+    with kernel(tmp_path, encrypt=True) as client:
+        assert client.curve_publickey is not None
+        assert run_cell(client, "6 * 7").result == "42"
+
+
+def test_a_directory_that_is_not_there_is_told_and_no_obstacle(tmp_path: Path) -> None:
+    command = put(tmp_path, cwd="/nowhere/at/all")
+    process = subprocess.Popen(command, env=environment(), cwd="/", stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    process.kill()
+    process.communicate()
+    assert "/nowhere/at/all" in line
+
+
+@pytest.mark.parametrize(
+    ("version", "allowed", "refused"),
+    [("6.29.5", False, True), ("7.3.0", False, True), ("7.4.0", False, False), ("6.29.5", True, False)],
+)
+def test_an_image_that_is_too_old_to_encrypt(tmp_path: Path, version: str, allowed: bool, refused: bool) -> None:
+    fake_ipykernel(tmp_path / "site" / "ipykernel", version)
+    command = put(tmp_path, encrypt=True, allow_plaintext=allowed)
+    env = environment() | {"PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run(command, env=env, cwd="/", capture_output=True, text=True, timeout=60, check=False)
+    if refused:
+        assert done.returncode == contents.IMAGE_UNUSABLE
+        assert version in done.stderr
+        assert "pip install 'ipykernel>=7.4'" in done.stderr
+        assert "allow_plaintext" in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
+        assert ("curve_secretkey" in json.loads(done.stdout)) is not allowed
+    assert "Traceback" not in done.stderr
+
+
+def test_an_image_without_ipykernel(tmp_path: Path) -> None:
+    command = put(tmp_path)
+    done = subprocess.run(
+        [command[0], "-S", *command[1:]], env=environment(), cwd="/", capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == contents.IMAGE_UNUSABLE
+    assert "no ipykernel" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_kernelspec_of_another_language_is_started_as_it_says() -> None:
+    argv = ["R", "--slave", "-e", "IRkernel::main()", "--args", "{connection_file}"]
+    assert contents.command(argv, "kernel-1.json", cwd="/home")[-1] == "{gpufit}/kernel-1.json"
+    assert contents.command(argv, "kernel-1.json")[0] == "R"
+
+
+def test_another_module_than_ipykernel_is_run_as_python_would(tmp_path: Path) -> None:
+    put(tmp_path)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "xkernel.py").write_text("import sys, json; print(json.dumps([__name__, sys.argv[1:]]))")
+    words = contents.command(["python3", "-m", "xkernel", "-f", "{connection_file}", "--x"], "kernel-1.json")
+    command = [word.replace("{gpufit}", str(tmp_path)).replace("{python}", sys.executable) for word in words]
+    env = environment() | {"PYTHONPATH": str(tmp_path / "site")}
+    printed = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert json.loads(printed) == ["__main__", ["-f", str(tmp_path / "kernel-1.json"), "--x"]]
+
+
+def test_the_bootstrap_adds_next_to_nothing_to_a_kernels_start(tmp_path: Path) -> None:
+    """Counted in modules, not in time: what it imports is what the kernel imports anyway."""
+    with kernel(tmp_path, environment()) as client:
+        ours = set(run_cell(client, "import sys; print(*[m for m in sys.modules if m.startswith('jupyter_gpufit')])").stdout.split())
+    assert ours <= {
+        "jupyter_gpufit",
+        "jupyter_gpufit.kernels",
+        "jupyter_gpufit.kernels.bootstrap",
+        "jupyter_gpufit.kernels.bootstrap.attached",
+    }
+
+
+@pytest.mark.parametrize("work", ["import subprocess; subprocess.run(['sleep', '600'])", POOL := (
+    "import multiprocessing, time\n"
+    "with multiprocessing.get_context('fork').Pool(2) as pool:\n"
+    "    pool.map(time.sleep, [600, 600])"
+)])
+def test_an_interrupt_message_reaches_children(tmp_path: Path, work: str) -> None:
+    with kernel(tmp_path) as client:
+        pid = int(run_cell(client, "import os; os.getpid()").result)
+        message = client.execute(work)
+        deadline = time.monotonic() + 30
+        while not children(pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert children(pid)
+        client.control_channel.send(client.session.msg("interrupt_request", {}))
+        cell = Cell.of(client, message)
+        assert cell.error.startswith("KeyboardInterrupt")
+        while children(pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert children(pid) == []
+
+
+def children(pid: int) -> list[str]:
+    """Pids of the children that live: one that nobody has waited for yet does nothing any more."""
+    pids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [child for child in pids if "State:\tZ" not in Path(f"/proc/{child}/status").read_text()]
+
+
+def fake_ipykernel(package: Path, version: str) -> None:
+    """An ipykernel of some version that prints its connection file and ends."""
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    numbers = tuple(int(part) for part in version.split("."))
+    (package / "_version.py").write_text(f"__version__ = {version!r}\nversion_info = {numbers!r}\n")
+    (package / "kernelapp.py").write_text(
+        "class Shell:\n"
+        "    input_transformers_cleanup = []\n"
+        "    def register_magic_function(self, *_): pass\n"
+        "    def set_hook(self, *_, **__): pass\n"
+        "class IPKernelApp:\n"
+        "    shell = Shell()\n"
+        "    @classmethod\n"
+        "    def instance(cls): return cls()\n"
+        "    def initialize(self, argv): self.argv = argv\n"
+        "    def start(self): print(open(self.argv[self.argv.index('-f') + 1]).read())\n"
+    )

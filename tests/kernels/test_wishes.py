@@ -1,0 +1,87 @@
+"""What a kernel asks for that nobody wrote `%gpufit request` for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpufit.errors import InvalidValue
+from jupyter_gpufit.kernels.wishes import WISHES, request_from, variable
+from jupyter_gpufit.models import Request
+
+GIB = 2**30
+
+
+def test_the_kernelspec_asks() -> None:
+    assert request_from({"gpus": 2, "memory": "16GiB"}, {}) == Request(gpus=2, memory=16 * GIB)
+
+
+def test_the_environment_overrules_the_kernelspec() -> None:
+    environment = {
+        "GPUFIT_GPUS": "2",
+        "GPUFIT_MEMORY": "16GiB, 8GiB",
+        "GPUFIT_IMAGE": "lab/torch:1",
+        "GPUFIT_TIME": "2h",
+        "GPUFIT_WAIT": "10m",
+        "GPUFIT_NODE": "gpu0?",
+        "GPUFIT_MODEL": "*A100*",
+        "GPUFIT_NAME": "train",
+        "GPUFIT_SHARED": "yes",
+        "GPUFIT_LABELS": "room=b12, rack=3",
+    }
+    assert environment.keys() == {variable(wish) for wish in WISHES}
+    request = request_from({"gpus": 1, "memory": "1GiB", "node": "other", "image": "other"}, environment)
+    assert request == Request(
+        gpus=2,
+        memory=(16 * GIB, 8 * GIB),
+        image="lab/torch:1",
+        time=7200,
+        wait=600,
+        node="gpu0?",
+        model="*A100*",
+        name="train",
+        shared=True,
+        labels={"room": "b12", "rack": "3"},
+    )
+
+
+def test_an_empty_variable_says_nothing() -> None:
+    assert request_from({"gpus": 3}, {"GPUFIT_GPUS": "", "GPUFIT_SHARED": " "}) == Request(gpus=3)
+
+
+def test_what_a_kernel_holds_is_not_what_one_started_from_it_asks_for() -> None:
+    held = {"GPUFIT_ATTACHED": "1", "GPUFIT_GPUS": "GPU-1,GPU-2", "GPUFIT_MEMORY": "1,2", "GPUFIT_NAME": "train"}
+    assert request_from({"gpus": 1, "memory": "1GiB"}, held) == Request(gpus=1, memory=GIB)
+
+
+@pytest.mark.parametrize(
+    ("config", "environment", "told"),
+    [
+        ({}, {"GPUFIT_GPUS": "two"}, ["GPUFIT_GPUS", "'two'"]),
+        ({}, {"GPUFIT_GPUS": "0"}, ["GPUFIT_GPUS", "0", "1 to"]),
+        ({}, {"GPUFIT_MEMORY": "16Gobs"}, ["GPUFIT_MEMORY", "16Gobs", "16GiB"]),
+        ({"gpus": 3}, {"GPUFIT_MEMORY": "1G,2G"}, ["GPUFIT_MEMORY", "kernelspec", "2 sizes for 3 GPUs"]),
+        ({}, {"GPUFIT_SHARED": "perhaps"}, ["GPUFIT_SHARED", "perhaps"]),
+        ({}, {"GPUFIT_LABELS": "b12"}, ["GPUFIT_LABELS", "b12", "room=b12"]),
+        ({}, {"GPUFIT_TIME": "soon"}, ["GPUFIT_TIME", "soon", "2h"]),
+        ({"gpus": "two"}, {}, ["kernelspec", "gpus"]),
+        ({"memory": [1, "x"]}, {"GPUFIT_GPUS": "2"}, ["kernelspec", "'x'"]),
+    ],
+)
+def test_what_cannot_be_meant_names_the_value_and_where_it_comes_from(
+    config: dict[str, object], environment: dict[str, str], told: list[str]
+) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        request_from(config, environment)
+    for part in told:
+        assert part in caught.value.message
+
+
+def test_the_kernelspec_we_ship_asks_for_something() -> None:
+    spec = json.loads((Path(__file__).parents[2] / "kernelspec" / "kernel.json").read_text())
+    request = request_from(spec["metadata"]["kernel_provisioner"]["config"], {})
+    assert request.gpus == 1
+    assert spec["interrupt_mode"] == "message"
+    assert spec["metadata"]["supported_encryption"] == ["curve"]
