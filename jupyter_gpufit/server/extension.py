@@ -1,0 +1,170 @@
+"""The server extension: starts the service with the server, and stops it with the server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jupyter_core.paths import jupyter_data_dir
+from jupyter_server.extension.application import ExtensionApp
+from traitlets import Unicode, default
+
+from ..errors import GpufitError, Unavailable
+from ..kernels.adopt import ServerKernelHost
+from ..kernels.attach import Attachments
+from ..kernels.service import Service, current, default_owner, expect_current, open_service, set_current
+from ..scheduling.api import Scheduler
+from .events import Events
+from .handlers import routes
+
+__all__ = ["GpufitExtension"]
+
+_NOT_YET = "the gpufit service of this server has not started yet; try again in a moment"
+
+
+class GpufitExtension(ExtensionApp):
+    """GPUs for notebooks: `c.GpufitExtension.…` in `jupyter_gpufit_config.py` or `jupyter_server_config.py`."""
+
+    name = "jupyter_gpufit"
+    extension_url = "/gpufit/api/v1/nodes"
+    load_other_extensions = True
+
+    inventory = Unicode(
+        "",
+        config=True,
+        help="Path of gpufit.toml. Empty: $GPUFIT_INVENTORY, then the Jupyter config path, then this machine alone.",
+    )
+    owner = Unicode(config=True, help="Whose allocations this server makes. Default: the hub's user, or the system's.")
+    store = Unicode(
+        config=True,
+        help="Directory of the ledger of allocations (SQLite; servers may share it). Default: in Jupyter's data.",
+    )
+
+    @default("owner")
+    def _default_owner(self) -> str:
+        return default_owner()
+
+    @default("store")
+    def _default_store(self) -> str:
+        return str(Path(jupyter_data_dir()) / "gpufit")
+
+    _service: Service | None = None
+    _attachments: Attachments | None = None
+    _events: Events | None = None
+    _opening: asyncio.Task[None] | None = None
+    _failure: str | None = None
+    _unsubscribe: tuple[Callable[[], None], ...] = ()
+
+    # --- what the handlers use
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Raises `Unavailable` while there is none."""
+        if self._service is None:
+            raise Unavailable(self._failure or _NOT_YET)
+        return self._service.scheduler
+
+    @property
+    def attachments(self) -> Attachments:
+        """Likewise."""
+        if self._attachments is None:
+            raise Unavailable(self._failure or _NOT_YET)
+        return self._attachments
+
+    @property
+    def inventory_error(self) -> str | None:
+        """Why the latest gpufit.toml was not taken up, if so."""
+        return self._failure if self._service is None else self._service.inventory_error
+
+    # --- called by jupyter_server
+
+    def initialize_settings(self) -> None:
+        """Called while the server loads extensions."""
+        self.settings["jupyter_gpufit"] = self
+        expect_current()
+
+    def initialize_handlers(self) -> None:
+        """Called while the server loads extensions."""
+        self.handlers.extend(routes())
+
+    async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
+        """Called once the server's event loop runs. Returns when the scheduler is there, or cannot be."""
+        if self._service is None and self._opening is None:
+            self._failure = None
+            # A task, so that a server that is stopped at once need not wait for it.
+            self._opening = asyncio.create_task(self._open(serverapp))
+            await asyncio.wait({self._opening})
+
+    async def stop_extension(self) -> None:
+        """Called when the server stops, also if it never started. Releases what this server's scheduler holds."""
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            opening.cancel()
+            await asyncio.wait({opening})
+        self._failure = "this server is stopping"
+        service, self._service = self._service, None
+        attachments, self._attachments = self._attachments, None
+        events, self._events = self._events, None
+        if attachments is not None:
+            await attachments.close()
+        if service is None:
+            set_current(None)
+            return
+        if current() is service:
+            set_current(None)
+        await service.close()
+        unsubscribe, self._unsubscribe = self._unsubscribe, ()
+        for stop in unsubscribe:
+            stop()
+        if events is not None:
+            events.close()
+
+    def current_activity(self) -> list[str]:
+        """Called by a server that shuts down when nothing goes on: also a request that is queued is something."""
+        return [] if self._service is None else [one.id for one in self._service.scheduler.allocations()]
+
+    # ---
+
+    async def _open(self, serverapp: Any) -> None:
+        try:
+            await self._open_service(serverapp)
+        except GpufitError as error:
+            # The server goes on without us; whoever asks is told why.
+            self._failure = f"gpufit did not start: {error.message}"
+            self.log.error(self._failure)
+        except Exception as error:
+            self._failure = f"gpufit did not start: {type(error).__name__}: {error}; the server's log says more"
+            self.log.exception("gpufit did not start")
+        finally:
+            self._opening = None
+            if self._service is None:
+                set_current(None)  # kernels need not wait for us
+
+    async def _open_service(self, serverapp: Any) -> None:
+        host = ServerKernelHost(serverapp.kernel_manager)
+        service = await open_service(
+            os.path.expanduser(self.inventory) or None,
+            host=host,
+            store=Path(os.path.expanduser(self.store)),
+            owner=self.owner,
+            log=self.log,
+        )
+        events = self._events = Events(serverapp.event_logger)
+        attachments = self._attachments = Attachments(
+            serverapp.session_manager,
+            serverapp.kernel_manager,
+            release=service.scheduler.release,
+            on_change=events.attachment,
+            log=self.log,
+        )
+        host.before_stop = attachments.before_stop
+        self._unsubscribe = (
+            service.scheduler.subscribe(events.allocation),
+            service.scheduler.subscribe(attachments.follow),
+            service.on_node_change(events.node),
+        )
+        self._service = service
+        set_current(service)
