@@ -1,0 +1,271 @@
+"""`jupyter gpufit …`: the verbs of `%gpufit`, for terminals and scripts.
+
+They talk to the Jupyter server that runs for this user and has the extension: an allocation lives in a server. Without
+one, what only looks (nodes, gpus, explain) looks at the inventory's machines itself.
+
+Exit codes: 0 done; 1 it could not be done (nothing fits, nobody answers); 2 what was written cannot be meant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from .. import __version__
+from ..errors import Conflict, Forbidden, GpufitError, InvalidValue, NotPlaced
+from ..notebook.client import Client, Json, RestClient, embedded, has_ended, is_running, latest
+from ..notebook.discovery import running_servers, server_at
+from ..notebook.grammar import Parser, add_request, request_of
+from ..notebook.progress import Progress, follow
+from ..notebook.show import allocation_table, describe, explanation, gpu_table, node_table, text_table
+from ..notebook.transport import ExtensionMissing, ServerUnreachable
+from . import demo, reporter
+
+__all__ = ["main"]
+
+
+class CommandParser(Parser):
+    """With `-h`, as programs have it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"add_help": True} | options)
+
+
+class VerbParser(CommandParser):
+    """Of one verb: answers itself for what it does not know, because it knows what that may have been meant to be."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Called by argparse."""
+        found, unknown = super().parse_known_args(args, namespace)
+        self.refuse(unknown)
+        return found, []
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code. Called by the `jupyter-gpufit` script."""
+    try:
+        options = _parser().parse(sys.argv[1:] if argv is None else list(argv))
+        code: int = options.func(options)
+        return code
+    except SystemExit as finished:  # --help, --version
+        return finished.code if isinstance(finished.code, int) else 0
+    except InvalidValue as problem:
+        print(f"jupyter gpufit: {problem.message}", file=sys.stderr)
+        return 2
+    except GpufitError as problem:
+        print(f"jupyter gpufit: {problem.message}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("jupyter gpufit: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `… | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(prog="jupyter gpufit", description="GPUs for notebooks, from the machines of gpufit.toml.")
+    parser.add_argument("--version", action="version", version=__version__)
+    verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=VerbParser)
+
+    def verb(name: str, about: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+        made = verbs.add_parser(name, help=about, description=about)
+        made.set_defaults(func=run)
+        made.add_argument("--json", action="store_true", help="print JSON")
+        made.add_argument(
+            "--inventory", metavar="FILE", help="look at the machines of this gpufit.toml, without a server"
+        )
+        made.add_argument("--server", metavar="URL", help="the Jupyter server to ask (default: the one that runs)")
+        made.add_argument("--token", help="its token; $GPUFIT_TOKEN is better, because others see a command's words")
+        return made
+
+    verb("nodes", "the machines", _nodes)
+    verb("gpus", "their GPUs", _gpus)
+    add_request(verb("request", "get GPUs, and hold them until they are released", _request))
+    add_request(verb("explain", "where a request would go, and why", _explain))
+    made = verb("allocations", "what I hold", _allocations)
+    made.add_argument("--ended", action="store_true", help="also those that have ended lately")
+    made = verb("release", "give GPUs back", _release)
+    made.add_argument("name", metavar="NAME", nargs="?", help="the allocation's name or id")
+    made.add_argument("--all", action="store_true", help="everything I hold")
+    made = verb("logs", "what an allocation printed", _logs)
+    made.add_argument("name", metavar="NAME", help="the allocation's name or id")
+    made.add_argument("--tail", metavar="LINES", type=int, default=200, help="how many lines (200)")
+    reporter.add_parser(verbs)
+    demo.add_parser(verbs)
+    return parser
+
+
+# --- the verbs
+
+
+def _nodes(options: argparse.Namespace) -> int:
+    with _client(options, looks=True) as client:
+        nodes = client.nodes()
+        if error := client.inventory_error():
+            print(f"jupyter gpufit: the inventory cannot be used as it is: {error}", file=sys.stderr)
+    if options.json:
+        _print_json(nodes)
+    else:
+        _print_table(*node_table(nodes))
+    return 0
+
+
+def _gpus(options: argparse.Namespace) -> int:
+    with _client(options, looks=True) as client:
+        nodes = client.nodes()
+    if options.json:
+        import msgspec
+
+        _print_json([{"node": node.name, **msgspec.to_builtins(gpu)} for node in nodes for gpu in node.gpus])
+    else:
+        _print_table(*gpu_table(nodes))
+    return 0
+
+
+def _explain(options: argparse.Namespace) -> int:
+    request = request_of(options)
+    with _client(options, looks=True) as client:
+        decision = client.explain(request)
+    if options.json:
+        _print_json(decision)
+    else:
+        print(explanation(decision).text)
+    return 0 if decision.get("node") else 1
+
+
+def _request(options: argparse.Namespace) -> int:
+    request = request_of(options)
+    with _client(options) as client:
+        try:
+            allocation = client.request(request)
+        except NotPlaced as refused:
+            if options.json:
+                _print_json({"error": refused.code, "message": refused.message, "details": refused.details})
+            else:
+                print(explanation(refused.details).text, file=sys.stderr)
+            raise
+        progress = Progress()
+        try:
+            allocation = follow(client, allocation, lambda now: is_running(now) or has_ended(now), progress)
+        except KeyboardInterrupt:
+            client.release(allocation["id"])
+            follow(client, latest(client, allocation), has_ended, progress)
+            progress.done(f"Cancelled {allocation['name']!r}; nothing is held.")
+            raise
+    if options.json:
+        _print_json(allocation)
+    if not is_running(allocation):
+        why = allocation.get("message") or allocation.get("reason")
+        raise Conflict(f"allocation {allocation['name']!r} did not start: {why}")
+    progress.done(f"{describe(allocation)} is running.")
+    return 0
+
+
+def _allocations(options: argparse.Namespace) -> int:
+    with _client(options) as client:
+        allocations = client.allocations(ended=options.ended)
+    if options.json:
+        _print_json(allocations)
+    elif allocations:
+        _print_table(*allocation_table(allocations))
+    else:
+        print("You hold no GPUs.")
+    return 0
+
+
+def _release(options: argparse.Namespace) -> int:
+    if bool(options.name) == options.all:
+        raise InvalidValue("name the allocation to release, or say --all")
+    with _client(options) as client:
+        doomed = client.allocations() if options.all else [client.get(options.name)]
+        for allocation in doomed:
+            client.release(allocation["id"])
+        progress = Progress()
+        ended: list[Json] = [follow(client, latest(client, one), has_ended, progress) for one in doomed]
+    if options.json:
+        _print_json(ended)
+    else:
+        for allocation in ended:
+            print(f"Released {describe(allocation)}.")
+        if not ended:
+            print("You hold no GPUs; there is nothing to release.")
+    return 0
+
+
+def _logs(options: argparse.Namespace) -> int:
+    with _client(options) as client:
+        text = client.logs(client.get(options.name)["id"], options.tail)
+    if options.json:
+        _print_json({"logs": text})
+    else:
+        sys.stdout.write(text if text.endswith("\n") or not text else text + "\n")
+    return 0
+
+
+# --- whom to ask
+
+
+@contextlib.contextmanager
+def _client(options: argparse.Namespace, *, looks: bool = False) -> Iterator[Client]:
+    """The server of this person, or, if the command only looks, a scheduler of our own over the inventory."""
+    client = _find(options, looks)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def _find(options: argparse.Namespace, looks: bool) -> Client:
+    if options.server:
+        token = options.token or os.environ.get("GPUFIT_TOKEN") or os.environ.get("JUPYTER_TOKEN") or ""
+        client = RestClient(server_at(options.server, token))
+        client.check()
+        return client
+    why = ""
+    if options.inventory is None:
+        for server in running_servers():
+            client = RestClient(server)
+            try:
+                client.check()
+            except (ExtensionMissing, Forbidden, ServerUnreachable) as problem:
+                why = why or f" ({problem.message})"
+            else:
+                return client
+    if looks:
+        return embedded(options.inventory)
+    if options.inventory is not None:
+        raise InvalidValue(
+            "--inventory is for looking at machines (nodes, gpus, explain); an allocation lives in a Jupyter server, "
+            "which has its own inventory"
+        )
+    raise ServerUnreachable(
+        f"no running Jupyter server with jupyter_gpufit was found{why}; an allocation lives in one. Start it with: "
+        "jupyter lab, or name it with --server"
+    )
+
+
+# --- output
+
+
+def _print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    width = shutil.get_terminal_size((120, 24)).columns if sys.stdout.isatty() else 10_000
+    print(text_table(headers, rows, width))
+
+
+def _print_json(value: Any) -> None:
+    import msgspec
+
+    print(json.dumps(msgspec.to_builtins(value), indent=2))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

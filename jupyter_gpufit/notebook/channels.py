@@ -1,0 +1,367 @@
+"""Messages to and from one remote kernel, whatever carries them.
+
+    WebSocketChannel   through the Jupyter server, as front ends do: needs to reach neither the node nor its keys
+    LoopChannel        straight to the kernel, with an asyncio client in the event loop of the embedded service
+
+Both are used from the local kernel's main thread and do their reading elsewhere, so that a KeyboardInterrupt, which may
+strike anywhere in the main thread, never loses half a message. What arrives waits in a bounded queue: a kernel that
+prints faster than we can show is slowed down by its transport, and memory stays bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import queue
+import struct
+import threading
+import uuid
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from ..errors import GpufitError
+from .discovery import Server
+from .transport import ServerUnreachable, ssl_context
+
+__all__ = ["Channel", "KernelGone", "LoopChannel", "Message", "WebSocketChannel", "pack", "unpack"]
+
+_QUEUED = 500  # messages; each may be megabytes, so the queue is also bounded in bytes
+_QUEUED_BYTES = 64 * 2**20
+_OPEN_TIMEOUT = 30.0  # s; the server makes sure the kernel answers before it opens the connection
+
+
+class KernelGone(GpufitError):
+    """The remote kernel died, restarted, or the connection to it is lost; what ran there gives no answer any more."""
+
+    code = "kernel-gone"
+    status = 409
+
+
+class Message(Struct, frozen=True, kw_only=True):
+    """One Jupyter message."""
+
+    channel: str
+    type: str
+    content: dict[str, Any]
+    id: str = ""
+    parent: str = ""
+    """Id of the request that this answers; empty if it answers none."""
+    metadata: dict[str, Any] = {}
+    buffers: tuple[bytes, ...] = ()
+    size: int = 0
+    """About how many bytes it has, for the bounds on what waits."""
+
+    @property
+    def tells_death(self) -> bool:
+        """Whether the server says with it that the kernel died (and perhaps is started anew)."""
+        return self.type == "status" and self.content.get("execution_state") in ("restarting", "dead")
+
+
+class Channel(Protocol):
+    """A way to one remote kernel. Used from one thread."""
+
+    def send(self, channel: str, kind: str, content: dict[str, Any], **more: Any) -> str:
+        """Send a message (`metadata`, `buffers`, `parent` may be in `more`); its id. Raises `KernelGone`."""
+
+    def receive(self, timeout: float) -> Message | None:
+        """The next message, or `None` after `timeout` seconds. Raises `KernelGone` once there can be none any more."""
+
+    def listen(self, on: bool) -> None:
+        """Whether somebody reads. While nobody does, only the kernel's death is kept: a notebook that has been swapped
+        to the remote kernel must not fill the memory of the local one."""
+
+    def interrupt(self) -> None:
+        """Interrupt what runs there, child processes too. Raises a `GpufitError` if that cannot even be asked for."""
+
+    def close(self) -> None:
+        """End the connection; the kernel goes on. Idempotent."""
+
+
+class _Inbox:
+    """What has arrived and not been read: bounded, and ends with the reason why nothing more can come."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Message | KernelGone] = queue.SimpleQueue()
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._gone: KernelGone | None = None
+        self.listening = False
+
+    def full(self) -> bool:
+        return self._queue.qsize() >= _QUEUED or self._bytes >= _QUEUED_BYTES
+
+    def put(self, message: Message | KernelGone) -> None:
+        if isinstance(message, Message):
+            if not self.listening and not message.tells_death:
+                return
+            with self._lock:
+                self._bytes += message.size
+        self._queue.put(message)
+
+    def get(self, timeout: float) -> Message | None:
+        if self._gone is not None:
+            raise self._gone
+        try:
+            message = self._queue.get(timeout=timeout) if timeout > 0 else self._queue.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(message, KernelGone):
+            self._gone = message
+            raise message
+        with self._lock:
+            self._bytes -= message.size
+        return message
+
+
+class WebSocketChannel:
+    """Over the server's `api/kernels/{id}/channels` (protocol `v1.kernel.websocket.jupyter.org`)."""
+
+    def __init__(self, server: Server, kernel_id: str, interrupt: Callable[[], None]) -> None:
+        """Connects. `interrupt` asks the server to interrupt the kernel. Raises `ServerUnreachable` or `KernelGone`."""
+        import websocket
+
+        self._session = uuid.uuid4().hex
+        self._interrupt = interrupt
+        self._inbox = _Inbox()
+        self._closed = threading.Event()
+        url = f"ws{server.url.removeprefix('http')}api/kernels/{quote(kernel_id)}/channels?session_id={self._session}"
+        options: dict[str, Any] = {"enable_multithread": True, "skip_utf8_validation": True}
+        if server.socket:
+            import socket
+
+            options["socket"] = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            options["socket"].connect(server.socket)
+        if url.startswith("wss:"):
+            options["sslopt"] = {"context": ssl_context()}
+        self._websocket = websocket.WebSocket(**{key: options[key] for key in options if key != "socket"})
+        try:
+            self._websocket.connect(  # type: ignore[no-untyped-call]
+                url,
+                header=[f"Authorization: token {server.token}"] if server.token else [],
+                subprotocols=["v1.kernel.websocket.jupyter.org"],
+                suppress_origin=True,  # an Origin header is what a browser's page would have to send
+                http_no_proxy=["*"],
+                timeout=_OPEN_TIMEOUT,
+                **({"socket": options["socket"]} if "socket" in options else {}),
+            )
+        except websocket.WebSocketBadStatusException as problem:
+            if problem.status_code == 404:
+                raise KernelGone(f"the server has no kernel {kernel_id} any more") from None
+            raise ServerUnreachable(
+                f"{server.url} refuses the connection to kernel {kernel_id} ({problem.status_code})"
+            ) from None
+        except (OSError, websocket.WebSocketException) as problem:
+            raise ServerUnreachable(f"cannot connect to kernel {kernel_id} through {server.url}: {problem}") from None
+        self._websocket.settimeout(None)
+        self._thread = threading.Thread(target=self._read, name="gpufit-channel", daemon=True)
+        self._thread.start()
+
+    def send(self, channel: str, kind: str, content: dict[str, Any], **more: Any) -> str:
+        header = _header(kind, self._session)
+        try:
+            self._websocket.send_binary(pack(channel, header, content, **more))
+        except Exception as problem:  # websocket-client raises its own, OSError and ssl's
+            raise KernelGone(f"the connection to the kernel is lost ({problem})") from None
+        return str(header["msg_id"])
+
+    def receive(self, timeout: float) -> Message | None:
+        return self._inbox.get(timeout)
+
+    def listen(self, on: bool) -> None:
+        self._inbox.listening = on
+
+    def interrupt(self) -> None:
+        self._interrupt()
+
+    def close(self) -> None:
+        if not self._closed.is_set():
+            self._closed.set()
+            with contextlib.suppress(Exception):  # it may be closed from the other side already, in any state
+                self._websocket.close(timeout=1)
+            self._websocket.shutdown()  # type: ignore[no-untyped-call]
+            self._thread.join(timeout=5)
+
+    def _read(self) -> None:
+        reason = "the server closed the connection to the kernel"
+        try:
+            while not self._closed.is_set():
+                while self._inbox.full() and not self._closed.wait(0.01):
+                    pass
+                data = self._websocket.recv()
+                if isinstance(data, str):
+                    data = data.encode()
+                if not data:
+                    break
+                self._inbox.put(unpack(data))
+        except Exception as problem:  # the thread's last word, whatever it is
+            reason = f"the connection to the kernel is lost ({problem or type(problem).__name__})"
+        self._inbox.put(KernelGone(reason))
+
+
+class LoopChannel:
+    """A kernel's channels by an asyncio kernel client that lives in another thread's event loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        client: Callable[[], Any],
+        alive: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Connects. `client` makes an `AsyncKernelClient`, `alive` tells whether the kernel is still the one it was;
+        both are called in the loop.
+
+        Raises `KernelGone` if the kernel does not answer.
+        """
+        self._loop = loop
+        self._alive = alive
+        self._inbox = _Inbox()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closed = False
+        self._run(self._open(client))
+
+    def send(self, channel: str, kind: str, content: dict[str, Any], **more: Any) -> str:
+        return str(self._run(self._send(channel, kind, content, **more)))
+
+    def receive(self, timeout: float) -> Message | None:
+        return self._inbox.get(timeout)
+
+    def listen(self, on: bool) -> None:
+        self._inbox.listening = on
+
+    def interrupt(self) -> None:
+        # ipykernel, which leads its process group, interrupts its children too.
+        self.send("control", "interrupt_request", {})
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            if self._loop.is_running():
+                self._run(self._close())
+
+    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result(_OPEN_TIMEOUT)
+        except TimeoutError:
+            future.cancel()
+            raise KernelGone(f"the thread that talks to the kernel did nothing for {_OPEN_TIMEOUT:.0f} s") from None
+
+    async def _open(self, client: Callable[[], Any]) -> None:
+        self._client = client()
+        self._client.start_channels(hb=False)
+        try:
+            await self._client.wait_for_ready(timeout=_OPEN_TIMEOUT - 5)
+        except RuntimeError as problem:
+            self._client.stop_channels()
+            raise KernelGone(f"the kernel does not answer ({problem})") from None
+        for name in ("shell", "iopub", "stdin", "control"):
+            channel = getattr(self._client, f"{name}_channel")
+            self._tasks.append(asyncio.create_task(self._read(name, channel)))
+        self._tasks.append(asyncio.create_task(self._watch()))
+
+    async def _send(self, channel: str, kind: str, content: dict[str, Any], **more: Any) -> str:
+        session = self._client.session
+        message = session.msg(kind, content, metadata=more.get("metadata"))
+        if parent := more.get("parent"):
+            message["parent_header"] = parent
+        session.send(
+            getattr(self._client, f"{channel}_channel").socket, message, buffers=list(more.get("buffers", ())) or None
+        )
+        return str(message["header"]["msg_id"])
+
+    async def _read(self, name: str, channel: Any) -> None:
+        while True:
+            while self._inbox.full():  # noqa: ASYNC110  (it is emptied by a thread)
+                await asyncio.sleep(0.01)
+            message = await channel.get_msg(timeout=None)
+            buffers = tuple(bytes(buffer) for buffer in message.get("buffers") or ())
+            self._inbox.put(
+                Message(
+                    channel=name,
+                    type=message["msg_type"],
+                    content=message["content"],
+                    id=message["header"].get("msg_id", ""),
+                    parent=message["parent_header"].get("msg_id", ""),
+                    metadata=message.get("metadata") or {},
+                    buffers=buffers,
+                    size=_size(message["content"]) + sum(map(len, buffers)),
+                )
+            )
+
+    async def _watch(self) -> None:
+        while self._alive():  # noqa: ASYNC110  (nobody tells)
+            await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # what it still said is read first
+        self._inbox.put(KernelGone("the kernel died"))
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._client.stop_channels()
+
+
+# --- v1.kernel.websocket.jupyter.org: a count, offsets (64 bit, little endian), channel, four JSON parts, buffers
+
+
+def pack(channel: str, header: dict[str, Any], content: dict[str, Any], **more: Any) -> bytes:
+    """A message as one binary frame."""
+    parts = [
+        channel.encode(),
+        *(
+            json.dumps(part).encode()
+            for part in (header, more.get("parent") or {}, more.get("metadata") or {}, content)
+        ),
+        *more.get("buffers", ()),
+    ]
+    start = 8 * (len(parts) + 2)
+    offsets = [start]
+    for part in parts:
+        offsets.append(offsets[-1] + len(part))
+    return b"".join([struct.pack(f"<{len(offsets) + 1}Q", len(offsets), *offsets), *parts])
+
+
+def unpack(frame: bytes) -> Message:
+    """The message in a binary frame. Raises `ValueError` for what is none."""
+    try:
+        (count,) = struct.unpack_from("<Q", frame)
+        offsets: Sequence[int] = struct.unpack_from(f"<{count}Q", frame, 8)
+        parts = [frame[start:end] for start, end in pairwise(offsets)]
+        header, parent, metadata, content = (json.loads(part) for part in parts[1:5])
+    except (struct.error, ValueError) as problem:
+        raise ValueError(f"not a kernel message: {problem}") from None
+    return Message(
+        channel=parts[0].decode(),
+        type=header["msg_type"],
+        content=content,
+        id=header.get("msg_id", ""),
+        parent=parent.get("msg_id", ""),
+        metadata=metadata,
+        buffers=tuple(parts[5:]),
+        size=len(frame),
+    )
+
+
+def _header(kind: str, session: str) -> dict[str, Any]:
+    return {
+        "msg_id": uuid.uuid4().hex,
+        "session": session,
+        "username": "gpufit",
+        "date": datetime.now(UTC).isoformat(),
+        "msg_type": kind,
+        "version": "5.3",
+    }
+
+
+def _size(content: dict[str, Any]) -> int:
+    """About how large, without serialising it again: the long strings are what counts."""
+    if "text" in content:
+        return len(content["text"])
+    data = content.get("data")
+    return sum(len(value) for value in data.values() if isinstance(value, str)) + 200 if isinstance(data, dict) else 200

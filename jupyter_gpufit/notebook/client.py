@@ -1,0 +1,269 @@
+"""The scheduler as the magic and the command line see it, from a thread that may wait.
+
+    RestClient       this kernel's Jupyter server has the extension: by its REST, and cells by its kernel websocket
+    EmbeddedClient   there is none (VS Code, nbclient, papermill, a terminal): a scheduler of our own in a daemon
+                     thread, that gives everything back when this process ends
+
+Allocations are the JSON objects of REST (`Allocation.public()`), for both. Every method may raise a `GpufitError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote
+
+import msgspec
+
+from ..errors import Forbidden, NotFound
+from ..models import Allocation, Node, Request, State
+from .channels import Channel, LoopChannel, WebSocketChannel
+from .discovery import Server, connection_file_of, find_server, kernel_id_of
+from .transport import ExtensionMissing, Http
+
+if TYPE_CHECKING:
+    from ..kernels.service import ThreadedService
+    from ..scheduling.api import Scheduler
+
+__all__ = ["Client", "EmbeddedClient", "Json", "RestClient", "connect", "embedded", "has_ended", "is_running", "latest"]
+
+Json = dict[str, Any]
+
+_API = "gpufit/api/v1/"
+LONGEST_WAIT = 4.0
+"""Seconds that one call of `changed` waits at most."""
+
+
+class Client(Protocol):
+    """What magic and command line can ask."""
+
+    def nodes(self) -> list[Node]:
+        """All nodes, usable or not, in the effective view."""
+
+    def inventory_error(self) -> str | None:
+        """Why the latest gpufit.toml was not taken up, if so."""
+
+    def explain(self, request: Request) -> Json:
+        """A dry run (`Decision.explain`)."""
+
+    def request(self, request: Request) -> Json:
+        """Ask for GPUs: the allocation, in whatever state. Raises `NoFit`, `NeverFits`, `Conflict`, ..."""
+
+    def allocations(self, *, ended: bool = False) -> list[Json]:
+        """What this person holds, oldest first."""
+
+    def get(self, name: str) -> Json:
+        """One allocation, by id or name. Raises `NotFound`."""
+
+    def changed(self, id: str, version: int, timeout: float = LONGEST_WAIT) -> Json:
+        """The allocation once its version is greater, or as it is after `timeout` seconds (at most `LONGEST_WAIT`)."""
+
+    def release(self, id: str) -> Json:
+        """Begin to end it; the allocation as it is then."""
+
+    def logs(self, id: str, tail: int = 200) -> str:
+        """The last lines that it printed."""
+
+    def attach(self, id: str) -> Json | None:
+        """Have this notebook's session follow the allocation's kernel once the local one is idle; `None`: it cannot."""
+
+    def detach(self, id: str) -> None:
+        """Give the session its local kernel back."""
+
+    def channel(self, allocation: Json) -> Channel:
+        """A way to the kernel of a running allocation."""
+
+    def close(self) -> None:
+        """Done with it. The embedded one gives everything back that it holds."""
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="")
+
+
+def is_running(allocation: Json) -> bool:
+    """Whether cells can run on it."""
+    return bool(allocation["state"] == State.RUNNING)
+
+
+def has_ended(allocation: Json) -> bool:
+    """Whether everything it held is given back."""
+    return bool(allocation["state"] == State.ENDED)
+
+
+class RestClient:
+    """By the REST of a Jupyter server. `kernel_id` is this kernel's id there; `None` outside its kernels."""
+
+    def __init__(self, server: Server, kernel_id: str | None = None) -> None:
+        self.server = server
+        self._http = Http(server)
+        self._kernel_id = kernel_id
+        self._session: str | None = None
+
+    def check(self) -> None:
+        """Raises `ExtensionMissing`, `Forbidden` or `ServerUnreachable` if the server cannot be used."""
+        self._http.call("GET", _API + "nodes")
+
+    def nodes(self) -> list[Node]:
+        return msgspec.convert(self._http.call("GET", _API + "nodes")["nodes"], list[Node])
+
+    def inventory_error(self) -> str | None:
+        error = self._http.call("GET", _API + "nodes").get("inventory_error")
+        return str(error) if error else None
+
+    def explain(self, request: Request) -> Json:
+        return self._json("POST", "explain", msgspec.to_builtins(request))
+
+    def request(self, request: Request) -> Json:
+        return self._json("POST", "allocations", msgspec.to_builtins(request))
+
+    def allocations(self, *, ended: bool = False) -> list[Json]:
+        answer = self._http.call("GET", _API + "allocations", query={"ended": 1 if ended else None})
+        found: list[Json] = answer["allocations"]
+        return found
+
+    def get(self, name: str) -> Json:
+        return self._json("GET", f"allocations/{_quoted(name)}")
+
+    def changed(self, id: str, version: int, timeout: float = LONGEST_WAIT) -> Json:
+        return self._json(
+            "GET", f"allocations/{_quoted(id)}", query={"after": version, "wait": min(timeout, LONGEST_WAIT)}
+        )
+
+    def release(self, id: str) -> Json:
+        return self._json("DELETE", f"allocations/{_quoted(id)}")
+
+    def logs(self, id: str, tail: int = 200) -> str:
+        return str(self._json("GET", f"allocations/{_quoted(id)}/logs", query={"tail": tail})["logs"])
+
+    def attach(self, id: str) -> Json | None:
+        session = self._own_session()
+        return (
+            None if session is None else self._json("POST", f"allocations/{_quoted(id)}/attach", {"session": session})
+        )
+
+    def detach(self, id: str) -> None:
+        self._http.call("POST", f"{_API}allocations/{_quoted(id)}/detach", {})
+
+    def channel(self, allocation: Json) -> Channel:
+        kernel = str(allocation["kernel_id"])
+        return WebSocketChannel(
+            self.server, kernel, lambda: self._http.call("POST", f"api/kernels/{kernel}/interrupt", {})
+        )
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def _json(self, method: str, path: str, body: Any = None, query: Json | None = None) -> Json:
+        answer: Json = self._http.call(method, _API + path, body, query)
+        return answer
+
+    def _own_session(self) -> str | None:
+        """The session this kernel belongs to. Kept: while a notebook is attached, its session has another kernel."""
+        if self._session is None and self._kernel_id is not None:
+            for session in self._http.call("GET", "api/sessions"):
+                if (session.get("kernel") or {}).get("id") == self._kernel_id:
+                    self._session = str(session["id"])
+        return self._session
+
+
+class EmbeddedClient:
+    """By a scheduler in this process, in a daemon thread."""
+
+    def __init__(self, service: ThreadedService) -> None:
+        """`service` has been started."""
+        self._service = service
+
+    def nodes(self) -> list[Node]:
+        return list(self._service.call(lambda scheduler: scheduler.nodes()))
+
+    def inventory_error(self) -> str | None:
+        return self._service.service.inventory_error
+
+    def explain(self, request: Request) -> Json:
+        return self._service.call(lambda scheduler: scheduler.explain(request)).explain()
+
+    def request(self, request: Request) -> Json:
+        return self._public(lambda scheduler: scheduler.request(request, self._service.owner))
+
+    def allocations(self, *, ended: bool = False) -> list[Json]:
+        found = self._service.call(lambda scheduler: scheduler.allocations(self._service.owner, ended=ended))
+        return [allocation.public() for allocation in found]
+
+    def get(self, name: str) -> Json:
+        return self._service.call(lambda scheduler: scheduler.get(name, self._service.owner)).public()
+
+    def changed(self, id: str, version: int, timeout: float = LONGEST_WAIT) -> Json:
+        wait = min(timeout, LONGEST_WAIT)
+        return self._public(lambda scheduler: scheduler.changed(id, version, wait))
+
+    def release(self, id: str) -> Json:
+        return self._public(lambda scheduler: scheduler.release(id))
+
+    def logs(self, id: str, tail: int = 200) -> str:
+        logs: str = self._service.call(lambda scheduler: scheduler.logs(id, tail))
+        return logs
+
+    def attach(self, id: str) -> Json | None:
+        """Nobody here has sessions: forwarding is all there is."""
+        return None
+
+    def detach(self, id: str) -> None:
+        """Likewise."""
+
+    def channel(self, allocation: Json) -> Channel:
+        service, kernel = self._service.service, str(allocation["kernel_id"])
+        unit = self._service.call(lambda scheduler: scheduler.get(allocation["id"])).unit
+
+        def same() -> bool:
+            # A kernel that was started anew on the same GPUs is in another unit, and knows nothing of what ran before.
+            try:
+                now = service.scheduler.get(allocation["id"])
+            except NotFound:
+                return False
+            return now.state is State.RUNNING and now.unit is not None and unit is not None and now.unit.id == unit.id
+
+        return LoopChannel(service.loop, lambda: self._service.kernel_client(kernel), same)
+
+    def close(self) -> None:
+        self._service.close()
+
+    def _public(self, question: Callable[[Scheduler], Awaitable[Allocation]]) -> Json:
+        allocation: Allocation = self._service.call(question)
+        return allocation.public()
+
+
+def connect(shell: Any = None) -> tuple[Client, str | None]:
+    """The client of this process, and a line for people on why it is not the expected one, if so.
+
+    Called by the magic, at its first use.
+    """
+    kernel_id = kernel_id_of(connection_file_of(shell))
+    server = find_server()
+    note = None
+    if server is not None:
+        client = RestClient(server, kernel_id)
+        try:
+            client.check()
+        except (ExtensionMissing, Forbidden) as problem:
+            note = (
+                f"{problem.message}. Until then this notebook has a scheduler of its own, which ends with its kernel."
+            )
+        else:
+            return client, None
+    return embedded(), note
+
+
+def embedded(inventory: str | None = None) -> EmbeddedClient:
+    """A scheduler in this process. Raises a `GpufitError`."""
+    from ..kernels.service import ThreadedService
+
+    return EmbeddedClient(ThreadedService(inventory).start())
+
+
+def latest(client: Client, allocation: Json) -> Json:
+    """The allocation as it is now; one that the scheduler has forgotten is taken for ended."""
+    try:
+        return client.get(allocation["id"])
+    except NotFound as problem:
+        return {**allocation, "state": State.ENDED.value, "message": problem.message}

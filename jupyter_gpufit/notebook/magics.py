@@ -1,0 +1,346 @@
+"""`%gpufit` and `%%gpufit`: what the verbs do. How they are written is `grammar.py`'s business."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..errors import Conflict, GpufitError, InvalidValue, NotFound
+from ..models import Request
+from . import grammar
+from .cells import Interrupted, RemoteError
+from .client import Client, Json, connect, is_running, latest
+from .forward import AllocationLost, Forwarder, Link, run_here
+from .obtain import give_back, obtain, until_ended, until_running
+from .outputs import outputs_of
+from .show import Page, allocation_table, describe, explanation, node_table
+from .transfer import CannotTravel, pull, push
+
+__all__ = ["LOCAL_TARGET", "Gpufit", "load", "unload"]
+
+LOCAL_TARGET = "jupyter_gpufit.local"
+"""Comm by which the server tells a local kernel to forward no longer (`kernels/attach.py`)."""
+
+
+class Gpufit:
+    """The magics of one shell."""
+
+    def __init__(self, shell: Any, connect: Callable[[Any], tuple[Client, str | None]] = connect) -> None:
+        self.shell = shell
+        self.forwarder = Forwarder(shell)
+        self._connect = connect
+        self._client: Client | None = None
+
+    @property
+    def client(self) -> Client:
+        """Found at the first use: loading the extension must cost nothing."""
+        if self._client is None:
+            self._client, note = self._connect(self.shell)
+            if note is not None:
+                print(note, file=sys.stderr)
+        return self._client
+
+    def close(self) -> None:
+        """Stop forwarding; an embedded scheduler gives back all it holds. Called at unload and when the kernel ends."""
+        self.forwarder.close()
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    # --- called by IPython
+
+    def line(self, line: str) -> Any:
+        """`%gpufit …`"""
+        with _readable():
+            verb, options = grammar.parse_line(line)
+            if options.help:
+                print(grammar.help_of(verb or None))
+                return None
+            return getattr(self, f"_{verb or 'show'}")(options)
+
+    def cell(self, line: str, cell: str = "") -> None:
+        """`%%gpufit …`"""
+        with _readable():
+            options = grammar.parse_cell(line)
+            if options.help:
+                print(grammar.help_of("%%gpufit"))
+            elif not line.strip() and self.forwarder.runs_here():
+                run_here(self.shell, cell)
+            else:
+                self._run_cell(options, cell)
+
+    def complete(self, _shell: Any, event: Any) -> list[str]:
+        """What the last word of the line can become."""
+        before = getattr(event, "text_until_cursor", "") or event.line
+
+        def names() -> list[str]:
+            return [allocation["name"] for allocation in self.client.allocations()]
+
+        def nodes() -> list[str]:
+            return [node.name for node in self.client.nodes()]
+
+        try:
+            return grammar.complete(before, names, nodes)
+        except GpufitError:
+            return []  # while the server does not answer there is nothing to propose
+
+    # --- what there is
+
+    def _show(self, _: Namespace) -> None:
+        here = self.forwarder.allocation
+        page = Page()
+        if here is None:
+            page.say("This notebook's cells run in its local kernel.")
+        else:
+            page.say(f"This notebook's cells run on {describe(here)}.")
+        held = self.client.allocations()
+        if held:
+            page.table(*allocation_table(held, None if here is None else here["id"]))
+        else:
+            page.say("You hold no GPUs; %gpufit request 1 --memory 8GiB gets one.")
+        if error := self.client.inventory_error():
+            page.say(f"The inventory cannot be used as it is: {error}")
+        page.table(*node_table(self.client.nodes()))
+        self._display(page)
+
+    def _nodes(self, _: Namespace) -> Any:
+        from ..cluster import tables
+
+        return tables.nodes(self.client.nodes())
+
+    def _gpus(self, _: Namespace) -> Any:
+        from ..cluster import tables
+
+        return tables.gpus(self.client.nodes())
+
+    def _allocations(self, options: Namespace) -> Any:
+        from ..cluster import tables
+
+        return tables.allocations(self.client.allocations(ended=options.ended))
+
+    def _explain(self, options: Namespace) -> None:
+        self._display(explanation(self.client.explain(grammar.request_of(options))))
+
+    def _logs(self, options: Namespace) -> None:
+        allocation = self._named(options.name)
+        text = self.client.logs(allocation["id"], options.tail)
+        print(text if text.strip() else f"{allocation['name']!r} has printed nothing so far.")
+
+    # --- getting and giving back
+
+    def _request(self, options: Namespace) -> None:
+        request = grammar.request_of(options)
+        held = self._held_already(request)
+        if held is not None and (here := self.forwarder.allocation) is not None and held["id"] == here["id"]:
+            print(f"This notebook runs on {describe(held)} already; nothing to do.")
+            return
+        if held is not None:
+            print(f"You hold {describe(held)} already.")
+        allocation = obtain(self.client, self.shell, request) if held is None else held
+        if not options.no_attach:
+            self._attach_to(allocation)
+
+    def _attach(self, options: Namespace) -> None:
+        allocation = self._named(options.name)
+        here = self.forwarder.allocation
+        if here is not None and here["id"] == allocation["id"]:
+            print(f"This notebook runs on {describe(allocation)} already; nothing to do.")
+            return
+        self._attach_to(until_running(self.client, self.shell, allocation))
+
+    def _detach(self, _: Namespace) -> None:
+        allocation = self.forwarder.allocation
+        if allocation is None:
+            print("This notebook's cells run in its local kernel; there is nothing to detach.")
+            return
+        self.forwarder.stop()
+        self.client.detach(allocation["id"])
+        print(
+            f"This notebook's cells run in its local kernel again; {describe(allocation)} stays held. "
+            f"Back: %gpufit attach {allocation['name']}"
+        )
+
+    def _release(self, options: Namespace) -> None:
+        if options.all and options.name:
+            raise InvalidValue(f"--all and {options.name!r}; say one of them")
+        doomed = self.client.allocations() if options.all else [self._named(options.name)]
+        if not doomed:
+            print("You hold no GPUs; there is nothing to release.")
+        for allocation in doomed:
+            if (here := self.forwarder.allocation) is not None and here["id"] == allocation["id"]:
+                self.forwarder.stop()
+            self.client.release(allocation["id"])
+        for allocation in doomed:
+            until_ended(self.client, self.shell, allocation, f"Released {describe(allocation)}.")
+
+    # --- one cell
+
+    def _run_cell(self, options: Namespace, cell: str) -> None:
+        if options.new:
+            allocation = obtain(self.client, self.shell, grammar.request_of(options))
+            try:
+                self._run_on(allocation, options, cell)
+            finally:
+                # Also after an error or a Ctrl-C: nobody could name it afterwards.
+                give_back(self.client, self.shell, allocation)
+            return
+        self._run_on(until_running(self.client, self.shell, self._named(options.name)), options, cell)
+
+    def _run_on(self, allocation: Json, options: Namespace, cell: str) -> None:
+        link, ours = self.forwarder.link_to(self.client, allocation)
+        try:
+            self.forwarder.remember()
+            push(link, options.push, self.shell.user_ns)
+            reply = link.run(cell)
+            if reply.wish:
+                self._grant(reply.wish, link)
+            if reply.error is not None:
+                raise RemoteError.make(reply.error)
+            pull(link, options.pull, self.shell.user_ns)
+        except AllocationLost:
+            if not is_running(link.allocation) and not ours:
+                self.forwarder.stop()
+            raise
+        finally:
+            if ours:
+                link.close()
+
+    def _grant(self, wish: str, link: Link) -> None:
+        """A forwarded cell used the `%gpufit` of the kernel there (in a block, where it could not be cut out)."""
+        name = link.allocation["name"]
+        if wish == "release":
+            self._release(Namespace(all=False, name=name))
+        elif wish == "detach":
+            self._detach(Namespace())
+
+    # --- parts
+
+    def _named(self, name: str | None) -> Json:
+        """The allocation of that name; without one, the attached, or else the only one. Raises `NotFound`."""
+        if name is not None:
+            return self.client.get(name)
+        if self.forwarder.allocation is not None:
+            return latest(self.client, self.forwarder.allocation)
+        held = self.client.allocations()
+        if len(held) == 1:
+            return held[0]
+        if not held:
+            raise NotFound("you hold no GPUs; %gpufit request 1 --memory 8GiB gets one")
+        raise InvalidValue(f"you hold {', '.join(one['name'] for one in held)}; say which one")
+
+    def _held_already(self, request: Request) -> Json | None:
+        """What makes a new allocation needless: the attached one if it is what is asked for, or one of that name."""
+        here = self.forwarder.allocation
+        if here is not None:
+            here = latest(self.client, here)
+            if is_running(here) and _is_what_is_asked(here, request):
+                return here
+        if request.name is None:
+            return None
+        for one in self.client.allocations():
+            if one["name"] == request.name:
+                if _is_what_is_asked(one, request):
+                    return until_running(self.client, self.shell, one)
+                raise Conflict(
+                    f"you hold {describe(one)}, which is not {request.describe()}; "
+                    f"release it first (%gpufit release {request.name}), or use another name"
+                )
+        return None
+
+    def _attach_to(self, allocation: Json) -> None:
+        before = self.forwarder.allocation
+        self.forwarder.start(self.client, allocation)
+        if before is not None and before["id"] != allocation["id"]:
+            print(f"{describe(before)} stays held (%gpufit release {before['name']}).")
+        try:
+            self.client.attach(allocation["id"])
+        except GpufitError as problem:
+            # Forwarding alone is a complete attach.
+            print(f"The notebook keeps its local kernel, which forwards its cells: {problem.message}", file=sys.stderr)
+        print(f"From the next cell on, this notebook runs on {describe(allocation)}. Give it back: %gpufit release")
+
+    def _display(self, page: Page) -> None:
+        outputs_of(self.shell).display({"data": page.bundle(), "metadata": {}})
+
+    # --- called by the comm manager
+
+    def on_comm(self, comm: Any, message: dict[str, Any]) -> None:
+        """The server says that this notebook was detached, or that its allocation ended."""
+        data = message["content"].get("data") or {}
+        here = self.forwarder.allocation
+        if data.get("action") == "stop" and here is not None and data.get("allocation") == here["id"]:
+            self.forwarder.stop()
+        comm.close()
+
+
+def _is_what_is_asked(allocation: Json, request: Request) -> bool:
+    """Whether it has the size that `request` asks for, and does not contradict it."""
+    return (
+        sorted(allocation["memory"]) == sorted(request.sizes)
+        and (request.name is None or request.name == allocation["name"])
+        and (request.image is None or request.image == allocation.get("image"))
+        and allocation["state"] in ("pending", "starting", "running")
+    )
+
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """Errors that are made for people are shown as their sentence, and not as a traceback through this package."""
+    from IPython.core.error import UsageError
+
+    try:
+        yield
+    except (AllocationLost, CannotTravel, RemoteError, Interrupted):
+        raise  # they know how to show themselves
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted") from None
+    except GpufitError as problem:
+        raise UsageError(problem.message) from None
+
+
+# --- loading
+
+
+def load(shell: Any) -> None:
+    """Register the magics. In a kernel that runs on an allocation, those of `kernels/bootstrap` instead."""
+    if os.environ.get("GPUFIT_ATTACHED"):
+        from ..kernels.bootstrap.attached import load_ipython_extension
+
+        load_ipython_extension(shell)
+        return
+    gpufit = Gpufit(shell)
+    unload(shell)  # a reload must not leave the old one forwarding
+
+    def line_magic(line: str) -> Any:
+        return gpufit.line(line)
+
+    def cell_magic(line: str, cell: str) -> None:
+        gpufit.cell(line, cell)
+
+    line_magic.__doc__ = f"GPUs for this notebook.\n\n{grammar.help_of()}"
+    cell_magic.__doc__ = grammar.help_of("%%gpufit")
+    shell.register_magic_function(line_magic, "line", "gpufit")
+    shell.register_magic_function(cell_magic, "cell", "gpufit")
+    shell.set_hook("complete_command", gpufit.complete, str_key="%gpufit")
+    shell.set_hook("complete_command", gpufit.complete, str_key="%%gpufit")
+    if (comms := getattr(getattr(shell, "kernel", None), "comm_manager", None)) is not None:
+        comms.register_target(LOCAL_TARGET, gpufit.on_comm)
+    shell._gpufit = gpufit
+    atexit.register(gpufit.close)
+
+
+def unload(shell: Any) -> None:
+    """Undo `load`. An embedded scheduler gives back what it holds."""
+    gpufit = shell.__dict__.pop("_gpufit", None)
+    for kind in ("line", "cell"):
+        shell.magics_manager.magics[kind].pop("gpufit", None)
+    if (comms := getattr(getattr(shell, "kernel", None), "comm_manager", None)) is not None:
+        comms.targets.pop(LOCAL_TARGET, None)
+    if gpufit is not None:
+        atexit.unregister(gpufit.close)
+        gpufit.close()

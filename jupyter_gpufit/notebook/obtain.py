@@ -1,0 +1,96 @@
+"""Wait for GPUs, and for their return, with one display that follows. A Ctrl-C leaves nothing held unknown to anybody."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from ..errors import Conflict, GpufitError, NotFound, NotPlaced
+from ..models import EndReason, Request
+from .client import Client, Json, has_ended, is_running, latest
+from .outputs import outputs_of
+from .progress import Progress, follow
+from .show import describe, explanation
+
+__all__ = ["give_back", "obtain", "until_ended", "until_running"]
+
+
+def obtain(client: Client, shell: Any, request: Request) -> Json:
+    """A running allocation for `request`. Ctrl-C cancels it; nothing is held then."""
+    with ThreadPoolExecutor(1, "gpufit-request") as asking:
+        # In a thread, because a Ctrl-C must not come between what was granted and our learning of it.
+        answer = asking.submit(client.request, request)
+        try:
+            allocation = answer.result()
+        except NotPlaced as refused:
+            outputs_of(shell).display({"data": explanation(refused.details).bundle(), "metadata": {}})
+            raise
+        except KeyboardInterrupt:
+            answer.add_done_callback(partial(_take_back, client))  # whatever else is pressed now
+            allocation = answer.result()
+            until_ended(client, shell, allocation, f"Cancelled {allocation['name']!r}; nothing is held.")
+            raise
+    return until_running(client, shell, allocation, cancel=True)
+
+
+def _take_back(client: Client, answer: Future[Json]) -> None:
+    """What a request was granted that nobody wants any more."""
+    if answer.exception() is None:
+        client.release(answer.result()["id"])
+
+
+def until_running(client: Client, shell: Any, allocation: Json, *, cancel: bool = False) -> Json:
+    """Wait until it runs. Raises `Conflict` if it ends instead."""
+    if is_running(allocation):
+        return allocation
+    progress = Progress(shell)
+    try:
+        allocation = follow(client, allocation, lambda now: is_running(now) or has_ended(now), progress)
+    except BaseException:
+        if cancel:
+            give_back(client, shell, allocation, f"Cancelled {allocation['name']!r}; nothing is held.", progress)
+        raise
+    if is_running(allocation):
+        progress.done(f"{describe(allocation)} is running.")
+        return allocation
+    why = allocation.get("message") or allocation.get("reason") or "it gives no reason"
+    progress.done(f"{allocation['name']!r} did not start.")
+    if allocation.get("reason") == EndReason.FAILED and (logs := _last_words(client, allocation)):
+        print(logs, file=sys.stderr)
+    raise Conflict(f"allocation {allocation['name']!r} did not start: {why}")
+
+
+def _last_words(client: Client, allocation: Json) -> str:
+    try:
+        return client.logs(allocation["id"], 50).strip()
+    except GpufitError:
+        return ""  # it is about another error; this one would only hide it
+
+
+def give_back(
+    client: Client, shell: Any, allocation: Json, said: str | None = None, progress: Progress | None = None
+) -> None:
+    """Release it, whatever the person presses meanwhile; then wait for the end, as long as they let us."""
+    for attempt in (1, 2):
+        try:
+            client.release(allocation["id"])
+            break
+        except KeyboardInterrupt:
+            if attempt == 2:
+                raise
+        except NotFound:
+            return
+    until_ended(client, shell, allocation, said, progress)
+
+
+def until_ended(
+    client: Client, shell: Any, allocation: Json, said: str | None, progress: Progress | None = None
+) -> None:
+    """Wait until everything it held is given back, and say so."""
+    progress = progress or Progress(shell)
+    with contextlib.suppress(NotFound):  # ended so long ago that it is forgotten
+        follow(client, latest(client, allocation), has_ended, progress)
+    progress.done(said or f"Released {describe(allocation)}.")

@@ -1,0 +1,214 @@
+"""Things for people to read: tables and sentences, as text (terminals, logs) and as HTML (notebooks). Pure."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from ..durations import format_duration
+from ..memory import format_memory
+from ..models import Node
+from .client import Json
+
+__all__ = ["Page", "allocation_table", "describe", "explanation", "gpu_table", "node_table", "text_table"]
+
+Row = Sequence[str]
+
+_MOST_ROWS = 200
+
+
+class Page:
+    """Text and HTML of one thing; displays as whichever the front end shows."""
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._html: list[str] = []
+
+    def say(self, sentence: str) -> Page:
+        """Add a paragraph."""
+        self._text.append(sentence)
+        self._html.append(f"<div>{escape(sentence)}</div>")
+        return self
+
+    def table(self, headers: Row, rows: Sequence[Row]) -> Page:
+        """Add a table."""
+        self._text.append(text_table(headers, rows))
+        head = "".join(f"<th style='text-align:left'>{escape(header)}</th>" for header in headers)
+        body = "".join(
+            "<tr>" + "".join(f"<td style='text-align:left'>{escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in rows
+        )
+        self._html.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+        return self
+
+    @property
+    def text(self) -> str:
+        """All of it as plain text."""
+        return "\n\n".join(self._text)
+
+    @property
+    def html(self) -> str:
+        """All of it as HTML; whatever came from outside is escaped."""
+        return "\n".join(self._html)
+
+    def bundle(self) -> dict[str, str]:
+        """As a mime bundle."""
+        return {"text/plain": self.text, "text/html": self.html}
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return self.bundle()
+
+
+def text_table(headers: Row, rows: Sequence[Row], width: int = 120) -> str:
+    """An aligned table of at most `width` columns; what is too long is wrapped in the widest column."""
+    table = [[str(cell) for cell in row] for row in (headers, *rows)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(headers))]
+    widest = max(range(len(widths)), key=widths.__getitem__)
+    excess = sum(widths) + 2 * (len(widths) - 1) - width
+    if excess > 0:
+        widths[widest] = max(widths[widest] - excess, 20)
+    numeric = [bool(rows) and all(_is_number(row[column]) for row in table[1:]) for column in range(len(headers))]
+    lines = []
+    for row in table:
+        wrapped = [textwrap.wrap(cell, size) or [""] for cell, size in zip(row, widths, strict=True)]
+        for at in range(max(map(len, wrapped))):
+            cells = [cell[at] if at < len(cell) else "" for cell in wrapped]
+            lines.append(
+                "  ".join(
+                    cell.rjust(size) if right else cell.ljust(size)
+                    for cell, size, right in zip(cells, widths, numeric, strict=True)
+                ).rstrip()
+            )
+    return "\n".join(lines)
+
+
+def _is_number(cell: str) -> bool:
+    return not cell or (cell[0].isdigit() and cell.replace(".", "").replace("/", "").replace(" ", "").isalnum())
+
+
+# --- the cluster
+
+
+def node_table(nodes: Iterable[Node]) -> tuple[Row, list[list[str]]]:
+    """One row per node: what it has, what is idle, why not if so."""
+    rows = []
+    for node in nodes:
+        schedulable = [gpu for gpu in node.gpus if gpu.allocatable]
+        idle = [gpu for gpu in schedulable if gpu.idle]
+        free = [gpu.memory_free for gpu in idle if gpu.memory_free is not None]
+        models = Counter(gpu.model or "?" for gpu in schedulable)
+        split = {gpu.parent for gpu in node.gpus}  # GPUs in MIG mode: nothing is wrong with them
+        faults = {gpu.reason for gpu in node.gpus if gpu.reason and not gpu.allocatable and gpu.uuid not in split}
+        why = node.reason or "; ".join(sorted(faults))
+        rows.append(
+            [
+                node.name,
+                ", ".join(f"{count} × {model}" for model, count in sorted(models.items())) or "no GPU",
+                f"{0 if node.reason else len(idle)}/{len(schedulable)}",
+                format_memory(max(free)) if free and not node.reason else "",
+                why,
+            ]
+        )
+    return ("node", "GPUs", "idle", "most free", "note"), rows
+
+
+def gpu_table(nodes: Iterable[Node]) -> tuple[Row, list[list[str]]]:
+    """One row per GPU: how full it is, and whether it can be had."""
+    rows = []
+    for node in nodes:
+        for gpu in node.gpus:
+            why = node.reason or gpu.reason or ""
+            if why:
+                state = "not usable"
+            elif gpu.allocations:
+                state = f"held by {', '.join(gpu.allocations)}"
+            else:
+                state = "idle" if gpu.idle else "busy"
+            utilization = "" if gpu.utilization is None else f"{gpu.utilization} %"
+            model = gpu.model + (f" {gpu.mig_profile}" if gpu.mig_profile else "")
+            free, total = format_memory(gpu.memory_free), format_memory(gpu.memory_total)
+            rows.append([node.name, str(gpu.index), model, f"{free} of {total}", utilization, state, why])
+    return ("node", "GPU", "model", "free", "load", "state", "note"), rows
+
+
+# --- allocations
+
+
+def describe(allocation: Json) -> str:
+    """`"'train': 2 GPUs with 16 GiB each on gpu01"`."""
+    sizes = allocation.get("memory") or []
+    count = len(allocation.get("gpus") or sizes)
+    noun = "GPU" if count == 1 else "GPUs"
+    if sizes and any(sizes):
+        each = f" with {format_memory(sizes[0])}" + (" each" if count > 1 else "") if len(set(sizes)) == 1 else ""
+        each = each or " with " + ", ".join(format_memory(size) for size in sizes)
+    else:
+        each = ""
+    where = f" on {allocation['node']}" if allocation.get("node") else ""
+    return f"{allocation['name']!r}" + (f": {count} {noun}{each}{where}" if count else where)
+
+
+def allocation_table(
+    allocations: Iterable[Json], here: str | None = None, now: float | None = None
+) -> tuple[Row, list[list[str]]]:
+    """One row per allocation. `here` is the id of the one that the notebook's cells run on."""
+    now = time.time() if now is None else now
+    rows = []
+    for one in allocations:
+        expires = one.get("expires")
+        sizes = one.get("memory") or []
+        memory = format_memory(sizes[0]) if len(set(sizes)) == 1 else ", ".join(format_memory(size) for size in sizes)
+        rows.append(
+            [
+                one["name"] + (" (here)" if one["id"] == here else ""),
+                one["state"] + (f" ({one['reason']})" if one.get("reason") else ""),
+                one.get("node") or "",
+                str(len(one.get("gpus") or [])),
+                memory,
+                "" if expires is None or one["state"] == "ended" else format_duration(max(0.0, expires - now)),
+                one.get("message") or "",
+            ]
+        )
+    return ("allocation", "state", "node", "GPUs", "memory each", "time left", "note"), rows
+
+
+# --- selection
+
+
+def explanation(decision: Mapping[str, Any]) -> Page:
+    """`Decision.explain()`, or a `NotPlaced`'s details: per node how far it came, and why no further."""
+    page = Page()
+    if summary := decision.get("summary"):
+        page.say(str(summary))
+    stages = decision.get("stages") or []
+    progress: dict[str, list[str]] = {}
+    why: dict[str, str] = {}
+    for at, stage in enumerate(stages):
+        for name in stage.get("passed") or []:
+            progress.setdefault(name, ["·"] * len(stages))[at] = "✓"
+        for name, reason in (stage.get("rejected") or {}).items():
+            progress.setdefault(name, ["·"] * len(stages))[at] = "✗"
+            why[name] = str(reason)
+    target = decision.get("node")
+    for place, name in enumerate((stages[-1].get("passed") or []) if stages else []):
+        why[name] = "chosen" if name == target else f"fits too; number {place + 1} in the order"
+    # The one that wins first, then those that came furthest.
+    order = sorted(progress, key=lambda name: (name != target, -progress[name].count("✓"), name))
+    titles = [f"{stage.get('stage', at + 1)}" for at, stage in enumerate(stages)]
+    if order:
+        page.table(
+            ("node", *titles, "why"), [[name, *progress[name], why.get(name, "")] for name in order[:_MOST_ROWS]]
+        )
+        if len(order) > _MOST_ROWS:
+            page.say(f"... and {len(order) - _MOST_ROWS} more nodes")
+        page.say(
+            "stages: "
+            + "; ".join(f"{title} {stage.get('title', '')}" for title, stage in zip(titles, stages, strict=True))
+        )
+    else:
+        page.say("the cluster has no node")
+    return page

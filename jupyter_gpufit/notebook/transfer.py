@@ -1,0 +1,157 @@
+"""Copy variables to and from an allocation's kernel: pickled, base64, in pieces that any transport lets through.
+
+What cannot travel is named, with its type and the reason. Unpickling runs the sender's code: both are one person's.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import pickle
+import re
+from collections.abc import Iterable, MutableMapping
+from typing import Any, Protocol
+
+from ..errors import GpufitError
+from ..memory import format_memory
+from .cells import RemoteError
+
+__all__ = ["CannotTravel", "Evaluator", "pull", "push"]
+
+_PIECE = 3 * 2**20  # bytes before base64; a Jupyter server takes messages of up to 10 MiB
+LARGEST = 2**30
+"""Bytes of one variable. More belongs into a file that both can read."""
+
+_PROTOCOL = 4  # what every Python 3 reads
+
+
+class CannotTravel(GpufitError):
+    """A variable cannot be copied to or from the allocation."""
+
+    code = "cannot-travel"
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"CannotTravel: {self.message}"]
+
+
+class Evaluator(Protocol):
+    """What runs hidden code there: `forward.Link`."""
+
+    def evaluate(self, code: str, expressions: dict[str, str]) -> dict[str, str]:
+        """See `cells.evaluate`."""
+
+
+# What runs there keeps its parcel on the shell object, out of the person's namespace.
+_PUSH = """
+exec('''
+import base64, pickle
+parcel = shell.__dict__.pop("_gpufit_parcel")
+shell.user_ns[name] = pickle.loads(base64.b64decode("".join(parcel)))
+''', {"shell": get_ipython(), "name": %r})
+"""
+_PULL = """
+exec('''
+import base64, pickle
+if name not in shell.user_ns:
+    answer = ("missing", "", 0)
+else:
+    value = shell.user_ns[name]
+    kind = type(value).__module__ + "." + type(value).__qualname__
+    try:
+        parcel = pickle.dumps(value, protocol)
+    except Exception as problem:
+        answer = ("error", kind, str(problem) or type(problem).__name__)
+    else:
+        answer = ("ok", kind, len(parcel))
+        if len(parcel) <= largest:
+            shell._gpufit_parcel = parcel
+shell._gpufit_answer = answer
+''', {"shell": get_ipython(), "name": %r, "protocol": %d, "largest": %d})
+"""
+_PIECE_OF = "__import__('base64').b64encode(get_ipython()._gpufit_parcel[%d:%d]).decode()"
+
+
+def push(there: Evaluator, names: Iterable[str], namespace: MutableMapping[str, Any]) -> None:
+    """Copy variables of `namespace` there. Raises `CannotTravel`, or what `there.evaluate` raises."""
+    parcels = {name: _pack(name, namespace) for name in names}  # all, before the first one goes
+    for name, parcel in parcels.items():
+        there.evaluate("get_ipython()._gpufit_parcel = []", {})
+        for start in range(0, len(parcel), _PIECE):
+            piece = base64.b64encode(parcel[start : start + _PIECE]).decode()
+            there.evaluate(f"get_ipython()._gpufit_parcel.append({piece!r})", {})
+        try:
+            there.evaluate(_PUSH % name, {})
+        except RemoteError as problem:
+            kind, reason = (
+                _type_of(namespace[name]),
+                _unpickling(type(problem).__name__, str(problem), "the allocation's kernel"),
+            )
+            raise CannotTravel(f"{name!r} ({kind}) cannot be made there: {reason}") from None
+
+
+def pull(there: Evaluator, names: Iterable[str], namespace: MutableMapping[str, Any]) -> None:
+    """Copy variables from there into `namespace`. Raises `CannotTravel`, or what `there.evaluate` raises."""
+    for name in names:
+        answer = there.evaluate(_PULL % (name, _PROTOCOL, LARGEST), {"answer": "get_ipython()._gpufit_answer"})[
+            "answer"
+        ]
+        state, kind, told = ast.literal_eval(answer)
+        kind = _short(kind)
+        if state == "missing":
+            raise CannotTravel(f"there is no variable {name!r} in the allocation's kernel; see what the cell calls it")
+        if state == "error":
+            raise CannotTravel(f"{name!r} ({kind}) cannot be pickled there: {told}")
+        if told > LARGEST:
+            raise _too_large(name, kind, told)
+        pieces = [
+            there.evaluate("", {"piece": _PIECE_OF % (start, start + _PIECE)})["piece"]
+            for start in range(0, told, _PIECE)
+        ]
+        there.evaluate("get_ipython().__dict__.pop('_gpufit_parcel', None)", {})
+        parcel = b"".join(base64.b64decode(ast.literal_eval(piece)) for piece in pieces)
+        try:
+            namespace[name] = pickle.loads(parcel)
+        except Exception as problem:  # whatever the unpickled type's own code raises
+            reason = _unpickling(type(problem).__name__, str(problem), "this kernel")
+            raise CannotTravel(f"{name!r} ({kind}) cannot be made here: {reason}") from None
+
+
+def _pack(name: str, namespace: MutableMapping[str, Any]) -> bytes:
+    if name not in namespace:
+        raise CannotTravel(f"there is no variable {name!r} in this kernel to push")
+    value = namespace[name]
+    try:
+        parcel = pickle.dumps(value, _PROTOCOL)
+    except Exception as problem:  # whatever the type's own code raises
+        raise CannotTravel(
+            f"{name!r} ({_type_of(value)}) cannot be pickled: {problem or type(problem).__name__}"
+        ) from None
+    if len(parcel) > LARGEST:
+        raise _too_large(name, _type_of(value), len(parcel))
+    return parcel
+
+
+def _too_large(name: str, kind: str, size: int) -> CannotTravel:
+    return CannotTravel(
+        f"{name!r} ({kind}) is {format_memory(size)} when pickled, and {format_memory(LARGEST)} is the most that is "
+        "copied; write it to a file that both kernels can read"
+    )
+
+
+def _unpickling(error: str, text: str, where: str) -> str:
+    """Why a pickle cannot be read, as something to do."""
+    if error == "ModuleNotFoundError" and (match := re.search(r"No module named '([^']+)'", text)):
+        return f"{where} has no module {match[1]!r}; install it there"
+    if error == "AttributeError" and (match := re.search(r"get attribute '([^']+)' on <module '__main__'", text)):
+        return f"{match[1]!r} is defined in a cell, and {where} did not run that cell; run it there, too"
+    if "CUDA" in text:
+        return f"{text.splitlines()[0]}; move it to the CPU first (x.cpu())"
+    return f"{error}: {text}"
+
+
+def _type_of(value: object) -> str:
+    return _short(f"{type(value).__module__}.{type(value).__qualname__}")
+
+
+def _short(kind: str) -> str:
+    return kind.removeprefix("builtins.").removeprefix("__main__.")

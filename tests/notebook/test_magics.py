@@ -1,0 +1,280 @@
+"""The verbs of `%gpufit`, and `%%gpufit`, in a local kernel over real remote kernels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from helpers.notebooks import LOAD, LocalKernel, Outcome
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[LocalKernel]:
+    local = LocalKernel()
+    try:
+        assert local.run(LOAD).ok
+        yield local
+    finally:
+        local.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_held(kernel: LocalKernel) -> Iterator[None]:
+    kernel.run("held.calls.clear()", silent=True)
+    yield
+    assert kernel.run("%gpufit release --all").ok
+    assert ask(kernel, "held.allocations()") == "[]"
+
+
+def ask(kernel: LocalKernel, expression: str) -> str:
+    """The value of an expression in the local kernel, also while cells are forwarded."""
+    reply = kernel.run("", user_expressions={"it": expression}, store_history=False).reply
+    return str(reply["user_expressions"]["it"]["data"]["text/plain"])
+
+
+def refused(outcome: Outcome) -> str:
+    """What a cell says that ends with a sentence: no traceback, and still an error for *Run All*."""
+    assert outcome.reply["status"] == "error", outcome
+    assert outcome.reply["ename"] == "UsageError", outcome
+    assert not outcome.of("error")
+    return outcome.text("stderr")
+
+
+# --- request, release
+
+
+def test_a_request_shows_how_it_comes_along_in_one_display(kernel: LocalKernel) -> None:
+    outcome = kernel.run("%gpufit request 2 --memory 16GiB")
+    assert outcome.ok, outcome
+    (display,) = outcome.of("display_data")
+    updates = outcome.of("update_display_data")
+    assert {update["transient"]["display_id"] for update in updates} == {display["transient"]["display_id"]}
+    texts = [content["data"]["text/plain"] for _, content in outcome.messages if "data" in content]
+    assert re.search(r"alloc-1 on n1: pulling the image 1 GiB of 4 GiB, \d+ s", "\n".join(texts))
+    assert texts[-1] == "'alloc-1': 2 GPUs with 16 GiB each on n1 is running."
+    assert ask(kernel, "held.calls") == "['request', 'attach']"
+
+
+def test_the_same_request_again_does_nothing(kernel: LocalKernel) -> None:
+    kernel.run("%gpufit request 2 --memory 16GiB")
+    outcome = kernel.run("%gpufit request 2 --memory 16GiB")
+    assert outcome.ok
+    assert "already; nothing to do" in outcome.text()
+    assert ask(kernel, "held.calls.count('request')") == "1"
+
+
+def test_a_request_that_names_what_one_holds_attaches_to_it(kernel: LocalKernel) -> None:
+    kernel.run("%gpufit request 1 --memory 1GiB --name train --no-attach")
+    assert ask(kernel, "held.calls") == "['request']"
+    outcome = kernel.run("%gpufit request 1 --memory 1GiB --name train")
+    assert outcome.ok, outcome
+    assert "You hold 'train'" in outcome.text()
+    assert ask(kernel, "held.calls") == "['request', 'attach']"
+    assert "2 GPUs" in refused(kernel.run("%gpufit request 2 --memory 1GiB --name train"))
+
+
+def test_another_request_in_an_attached_notebook_gets_another_allocation(kernel: LocalKernel) -> None:
+    kernel.run("%gpufit request 1 --name first")
+    outcome = kernel.run("%gpufit request 2 --name second")
+    assert outcome.ok, outcome
+    assert "'first': 1 GPU on n1 stays held" in outcome.text()
+    assert "runs on 'second'" in outcome.text()
+
+
+def test_no_attach_leaves_the_cells_here(kernel: LocalKernel) -> None:
+    here = kernel.run("import os; os.getpid()").value()
+    assert kernel.run("%gpufit request 1 --no-attach").ok
+    assert kernel.run("os.getpid()").value() == here
+
+
+def test_what_does_not_fit_is_said_node_by_node(kernel: LocalKernel) -> None:
+    outcome = kernel.run("%gpufit request 9 --memory 16GiB")
+    assert "No node has that now." in refused(outcome)
+    (table,) = outcome.of("display_data")
+    assert re.search(r"n1 +✗ +4 idle GPUs, 9 asked", table["data"]["text/plain"])
+    assert re.search(r"n2 +✗ +unreachable", table["data"]["text/plain"])
+    assert "&lt;b&gt;" in table["data"]["text/html"]
+
+
+def test_ctrl_c_while_it_starts_cancels_it(kernel: LocalKernel) -> None:
+    kernel.run("held._slow = True", silent=True)
+    try:
+        request = kernel.send("%gpufit request 1 --name slow")
+        after = kernel.send("'after'")
+        kernel.finish(request, until=lambda outcome: "pulling" in str(outcome.messages))
+        kernel.manager.interrupt_kernel()
+        outcome = kernel.finish(request)
+        assert outcome.reply["status"] == "error"
+        assert "Cancelled 'slow'; nothing is held." in str(outcome.messages)
+        assert "jupyter_gpufit/" not in str(outcome.messages)
+        assert kernel.finish(after).reply["status"] == "aborted"
+        assert ask(kernel, "held.allocations()") == "[]"
+    finally:
+        kernel.run("held._slow = False", silent=True)
+
+
+def test_an_allocation_that_does_not_start_says_why_with_its_last_words(kernel: LocalKernel) -> None:
+    kernel.run(
+        "held._real, held._start = held._start, lambda: None\n"
+        "from jupyter_gpufit.models import EndReason, State\n"
+        "held.changed = lambda id, *_, **__: held.end(id, EndReason.FAILED, 'It has no ipykernel.') or held.get(id)",
+        silent=True,
+    )
+    try:
+        outcome = kernel.run("%gpufit request 1")
+        assert "did not start: It has no ipykernel." in refused(outcome)
+        assert "logs of id-" in outcome.text("stderr")
+    finally:
+        kernel.run("held._start = held._real; del held.changed", silent=True)
+
+
+def test_release_needs_no_name_where_it_is_clear(kernel: LocalKernel) -> None:
+    kernel.run("%gpufit request 1 --name a --no-attach")
+    outcome = kernel.run("%gpufit release")
+    assert "Released 'a'" in str(outcome.messages)
+    assert "you hold no GPUs" in refused(kernel.run("%gpufit release"))
+    kernel.run("%gpufit request 1 --name b --no-attach")
+    kernel.run("%gpufit request 1 --name c --no-attach")
+    assert "you hold b, c; say which one" in refused(kernel.run("%gpufit release"))
+    assert "no allocation is called 'd'" in refused(kernel.run("%gpufit release d"))
+    assert kernel.run("%gpufit release b").ok
+    assert ask(kernel, "[one['name'] for one in held.allocations()]") == "['c']"
+
+
+def test_attach_and_detach_keep_both_kernels(kernel: LocalKernel) -> None:
+    kernel.run("side = 'here'")
+    kernel.run("%gpufit request 1 --name both")
+    kernel.run("side = 'there'")
+    outcome = kernel.run("%gpufit detach")
+    assert "stays held. Back: %gpufit attach both" in outcome.text()
+    assert kernel.run("side").value() == "'here'"
+    assert "nothing to detach" in kernel.run("%gpufit detach").text()
+    assert kernel.run("%gpufit attach both").ok
+    assert kernel.run("side").value() == "'there'"
+    assert "nothing to do" in kernel.run("%gpufit attach both").text()
+
+
+# --- what there is
+
+
+def test_at_a_glance(kernel: LocalKernel) -> None:
+    page = kernel.run("%gpufit").of("display_data")[0]["data"]["text/plain"]
+    assert "run in its local kernel" in page
+    assert "You hold no GPUs" in page
+    assert re.search(r"n1 +4 × \? +4/4 +39 GiB", page)
+    assert "no route to host" in page
+
+
+def test_logs(kernel: LocalKernel) -> None:
+    kernel.run("%gpufit request 1 --name talker --no-attach")
+    assert "logs of id-" in kernel.run("%gpufit logs talker").text()
+
+
+def test_explain(kernel: LocalKernel) -> None:
+    page = kernel.run("%gpufit explain 2").of("display_data")[0]["data"]["text/plain"]
+    assert re.search(r"n1 +✓ +chosen", page)
+    assert "stages: 1 enough idle GPUs" in page
+
+
+def test_mistakes(kernel: LocalKernel) -> None:
+    assert "did you mean request?" in refused(kernel.run("%gpufit reqest 2"))
+    assert "'16Q' is not a size" in refused(kernel.run("%gpufit request 2 --memory 16Q"))
+
+
+def test_python_variables_can_be_used(kernel: LocalKernel) -> None:
+    kernel.run("count = 9")
+    assert "No node has that now" in refused(kernel.run("%gpufit request {count}"))
+
+
+def test_help_and_completion(kernel: LocalKernel) -> None:
+    payload = kernel.run("%gpufit?").reply["payload"][0]["data"]["text/plain"]
+    assert "%gpufit request" in payload
+    assert "--memory" in kernel.run("%gpufit request --help").text()
+    kernel.run("%gpufit request 1 --name train --no-attach")
+    for line, found in (
+        ("%gpufit rel", "release"),
+        ("%gpufit release tr", "train"),
+        ("%gpufit request --mem", "--memory"),
+    ):
+        reply = kernel.client.complete(line, reply=True, timeout=30)["content"]
+        assert found in reply["matches"], reply
+        assert line[: reply["cursor_start"]] + found == line[: line.rindex(" ") + 1] + found
+
+
+# --- one cell
+
+
+def test_one_cell_on_an_allocation(kernel: LocalKernel) -> None:
+    here = kernel.run("import os; os.getpid()").value()
+    kernel.run("%gpufit request 1 --name side --no-attach")
+    there = kernel.run("%%gpufit side\nimport os\nx = 5\nos.getpid()").value()
+    assert there != here
+    assert kernel.run("os.getpid()").value() == here
+    assert kernel.run("%%gpufit\nx").value() == "5"  # the only one that is held
+    failed = kernel.run("%%gpufit side\n1 / 0")
+    assert failed.reply["ename"] == "ZeroDivisionError"
+
+
+def test_an_allocation_for_one_cell_is_given_back_also_after_an_error(kernel: LocalKernel) -> None:
+    assert kernel.run("%%gpufit -n 2 --memory 8GiB\n6 * 7").value() == "42"
+    assert ask(kernel, "held.allocations()") == "[]"
+    assert kernel.run("%%gpufit -n 1\n1 / 0").reply["ename"] == "ZeroDivisionError"
+    assert ask(kernel, "held.allocations()") == "[]"
+    request = kernel.send("%%gpufit -n 1\nimport time\nprint('on', flush=True)\ntime.sleep(600)")
+    kernel.finish(request, until=lambda outcome: "on" in outcome.text())
+    kernel.manager.interrupt_kernel()
+    assert kernel.finish(request).reply["ename"] == "KeyboardInterrupt"
+    assert ask(kernel, "held.allocations()") == "[]"
+
+
+def test_push_and_pull(kernel: LocalKernel) -> None:
+    kernel.run("%gpufit request 1 --name side --no-attach")
+    kernel.run("import numpy\na = numpy.arange(2_000_000)\nb = {'k': ['v']}")
+    outcome = kernel.run("%%gpufit --push a,b --pull c,d\nc = a * 2\nd = b['k']")
+    assert outcome.ok, outcome
+    assert kernel.run("int(c.sum()), d").value() == "(3999998000000, ['v'])"
+    assert not [name for name in kernel.run("%%gpufit\ndir()").value().split("'") if "gpufit" in name]
+
+
+@pytest.mark.parametrize(
+    ("setup", "line", "code", "said"),
+    [
+        ("", "--push nothing", "", "no variable 'nothing' in this kernel"),
+        ("", "--pull nothing", "", "no variable 'nothing' in the allocation's kernel"),
+        ("g = (i for i in [1])", "--push g", "", "'g' (generator) cannot be pickled: cannot pickle 'generator' object"),
+        (
+            "class Mine: pass\nm = Mine()",
+            "--push m",
+            "",
+            "'Mine' is defined in a cell, and the allocation's kernel did not run that",
+        ),
+        ("", "--pull o", "import threading; o = threading.Lock()", "'o' (_thread.lock) cannot be pickled there"),
+        (
+            "",
+            "--pull t",
+            "class T: pass\nt = T()",
+            "'t' (T) cannot be made here: 'T' is defined in a cell, and this kernel",
+        ),
+        (
+            "import sys, types\nm = sys.modules['only_here'] = types.ModuleType('only_here')\n"
+            "exec('class C: pass', m.__dict__)\nm.C.__module__ = 'only_here'\nx = m.C()",
+            "--push x",
+            "",
+            "'x' (only_here.C) cannot be made there: the allocation's kernel has no module 'only_here'; install it",
+        ),
+    ],
+)
+def test_what_cannot_travel_is_named(kernel: LocalKernel, setup: str, line: str, code: str, said: str) -> None:
+    kernel.run("%gpufit request 1 --name side --no-attach")
+    assert kernel.run(setup).ok
+    outcome = kernel.run(f"%%gpufit side {line}\n{code or 'pass'}")
+    assert outcome.reply["ename"] == "CannotTravel", outcome
+    assert said in outcome.reply["evalue"]
+    assert "jupyter_gpufit/" not in "\n".join(outcome.reply["traceback"])
+
+
+def test_unloading_stops_forwarding_and_gives_nothing_to_the_shell(kernel: LocalKernel) -> None:
+    kernel.run("%gpufit request 1 --name side")
+    kernel.run("get_ipython()._gpufit.forwarder.close()", silent=True)
+    assert kernel.run("'transform_cell' in get_ipython().__dict__").value() == "False"

@@ -1,0 +1,140 @@
+"""What people read."""
+
+from __future__ import annotations
+
+from jupyter_gpufit.models import Gpu, Node
+from jupyter_gpufit.notebook.progress import fraction, sentence
+from jupyter_gpufit.notebook.show import (
+    Page,
+    allocation_table,
+    describe,
+    explanation,
+    gpu_table,
+    node_table,
+    text_table,
+)
+
+GIB = 2**30
+
+
+def test_tables_are_aligned_and_wrapped_in_their_widest_column() -> None:
+    assert (
+        text_table(("name", "count"), [["a", "1"], ["long name", "100"]])
+        == "name       count\na              1\nlong name    100"
+    )
+    table = text_table(("node", "why"), [["n1", "word " * 30]], width=40)
+    assert max(map(len, table.splitlines())) <= 40
+    assert len(table.splitlines()) > 3
+
+
+def test_a_page_escapes_what_comes_from_outside() -> None:
+    page = Page().say("<b>").table(("<th>",), [["<td>"]])
+    assert page.text == "<b>\n\n<th>\n<td>"
+    for bad in ("<b>", "<th>", "<td>"):
+        assert bad not in page.html.replace("<table><thead><tr><th style", "").replace("<tr><td style", "")
+    assert set(page._repr_mimebundle_()) == {"text/plain", "text/html"}
+
+
+def test_an_allocation_in_a_few_words() -> None:
+    allocation = {"id": "i", "name": "train", "node": "n1", "gpus": ["a", "b"], "memory": [16 * GIB] * 2}
+    assert describe(allocation) == "'train': 2 GPUs with 16 GiB each on n1"
+    assert describe(allocation | {"memory": [16 * GIB, 8 * GIB]}) == "'train': 2 GPUs with 16 GiB, 8 GiB on n1"
+    assert describe(allocation | {"gpus": ["a"], "memory": [0]}) == "'train': 1 GPU on n1"
+    assert describe(allocation | {"gpus": [], "memory": [], "node": None}) == "'train'"
+
+
+def test_allocations() -> None:
+    one = {
+        "id": "i",
+        "name": "train",
+        "state": "running",
+        "reason": None,
+        "node": "n1",
+        "gpus": ["a"],
+        "memory": [GIB],
+        "expires": 1000.0,
+        "message": "",
+    }
+    ended = one | {"id": "j", "state": "ended", "reason": "expired", "message": "Its time is over."}
+    _, rows = allocation_table([one, ended], here="i", now=400.0)
+    assert rows == [
+        ["train (here)", "running", "n1", "1", "1 GiB", "10 m", ""],
+        ["train", "ended (expired)", "n1", "1", "1 GiB", "", "Its time is over."],
+    ]
+
+
+def test_nodes_and_their_gpus() -> None:
+    gpus = (
+        Gpu(
+            uuid="GPU-0",
+            index=0,
+            model="A100",
+            memory_total=40 * GIB,
+            memory_free=None,
+            idle=False,
+            allocatable=False,
+            reason="MIG",
+        ),
+        Gpu(
+            uuid="MIG-0",
+            index=0,
+            model="A100",
+            memory_total=5 * GIB,
+            memory_free=5 * GIB,
+            parent="GPU-0",
+            mig_profile="1g.5gb",
+        ),
+        Gpu(uuid="GPU-1", index=1, model="A100", memory_total=40 * GIB, memory_free=GIB, idle=False, utilization=90),
+        Gpu(uuid="GPU-2", index=2, memory_total=40 * GIB, allocatable=False, idle=False, reason="lost", health="lost"),
+    )
+    nodes = [
+        Node(name="n1", gpus=gpus),
+        Node(name="n2", reason="unreachable"),
+        Node(name="n3", gpus=gpus[1:2], reason="stale"),
+    ]
+    _, rows = node_table(nodes)
+    assert rows == [
+        ["n1", "2 × A100", "1/2", "5 GiB", "lost"],
+        ["n2", "no GPU", "0/0", "", "unreachable"],
+        ["n3", "1 × A100", "0/1", "", "stale"],
+    ]
+    _, rows = gpu_table(nodes)
+    assert [row[3:] for row in rows] == [
+        ["? of 40 GiB", "", "not usable", "MIG"],
+        ["5 GiB of 5 GiB", "", "idle", ""],
+        ["1 GiB of 40 GiB", "90 %", "busy", ""],
+        ["? of 40 GiB", "", "not usable", "lost"],
+        ["5 GiB of 5 GiB", "", "not usable", "stale"],
+    ]
+
+
+def test_a_decision_node_by_node() -> None:
+    decision = {
+        "node": "b",
+        "summary": "2 GPUs: b.",
+        "stages": [
+            {"stage": 1, "title": "enough", "passed": ["b", "c", "d"], "rejected": {"a": "1 idle GPU, 2 asked"}},
+            {"stage": 4, "title": "memory", "passed": ["b", "c"], "rejected": {"d": "GPU-1 has 1 GiB free"}},
+        ],
+    }
+    table = explanation(decision).text.split("\n\n")[1].splitlines()
+    assert [line.split(maxsplit=3) for line in table[1:]] == [
+        ["b", "✓", "✓", "chosen"],
+        ["c", "✓", "✓", "fits too; number 2 in the order"],
+        ["d", "✓", "✗", "GPU-1 has 1 GiB free"],
+        ["a", "✗", "·", "1 idle GPU, 2 asked"],
+    ]
+    assert "no node" in explanation({"stages": []}).text
+    many = {"stages": [{"stage": 1, "title": "", "rejected": {f"n{at}": "no" for at in range(500)}}]}
+    assert "... and 300 more nodes" in explanation(many).text
+
+
+def test_progress_in_one_line() -> None:
+    allocation = {"name": "train", "node": "n1", "state": "starting", "progress": None}
+    pulling = allocation | {"progress": {"phase": "pulling", "current": GIB, "total": 4 * GIB, "message": ""}}
+    assert sentence(pulling, 12.3) == "train on n1: pulling the image 1 GiB of 4 GiB, 12 s"
+    assert fraction(pulling) == 0.25
+    assert fraction(allocation) is None
+    waiting = allocation | {"node": None, "state": "pending", "progress": {"phase": "placing", "message": "2 before"}}
+    assert sentence(waiting, 0) == "train: waiting for GPUs (2 before), 0 s"
+    assert sentence(allocation | {"state": "stopping"}, 1) == "train on n1: giving everything back, 1 s"
