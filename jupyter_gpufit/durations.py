@@ -41,7 +41,7 @@ def format_duration(seconds: float | None) -> str:
         return "?"
     left = round(abs(seconds))
     sign = "-" if seconds < 0 and left else ""
-    parts = []
+    parts: list[tuple[int, str]] = []
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
         count, left = divmod(left, size)
         if count or parts:

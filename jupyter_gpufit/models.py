@@ -44,7 +44,7 @@ T = TypeVar("T")
 MAX_GPUS = 1024  # per request; far above any one machine, low enough that nothing of that size hurts
 
 
-# --- stage A: what nodes say -------------------------------------------------------------------------------------------
+# --- stage A: what nodes say
 
 
 class GpuProcess(Struct, frozen=True, kw_only=True):
@@ -62,8 +62,8 @@ class GpuProcess(Struct, frozen=True, kw_only=True):
 class Gpu(Struct, frozen=True, kw_only=True):
     """One schedulable device: a whole GPU, or a MIG instance. Also a MIG parent, which is shown and never allocated.
 
-    As a reporter makes it, `memory_free` and `idle` are the device's own. As the cluster cache hands it to selection, they
-    are *effective*: less what allocations reserved and do not use yet, and not idle where one holds it.
+    As a reporter makes it, `memory_free` and `idle` are the device's own. As the cluster cache hands it to selection,
+    they are *effective*: less what allocations reserved and do not use yet, and not idle where one holds it.
     """
 
     uuid: str
@@ -157,11 +157,14 @@ class Node(Struct, frozen=True, kw_only=True):
     """`docker` or `process`."""
 
 
-# --- stages B and C: what people ask, and where it goes ----------------------------------------------------------------
+# --- stages B and C: what people ask, and where it goes
 
 
 class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """N GPUs, memory per GPU, and the wishes around it. Raises `InvalidValue` when made from values that cannot be meant."""
+    """N GPUs, memory per GPU, and the wishes around it.
+
+    Raises `InvalidValue` when made from values that cannot be meant.
+    """
 
     gpus: int = 1
     memory: int | str | tuple[int | str, ...] = 0
@@ -189,7 +192,9 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
             raise InvalidValue(f"gpus is {self.gpus!r}; ask for a whole number from 1 to {MAX_GPUS}")
         sizes = tuple(self.memory) if isinstance(self.memory, list | tuple) else (self.memory,) * self.gpus
         if len(sizes) != self.gpus:
-            raise InvalidValue(f"memory has {len(sizes)} sizes for {self.gpus} GPUs; give one size, or one for each GPU")
+            raise InvalidValue(
+                f"memory has {len(sizes)} sizes for {self.gpus} GPUs; give one size, or one for each GPU"
+            )
         put(self, "memory", tuple(parse_memory(size) for size in sizes))
         for wish in ("time", "wait"):
             if (value := getattr(self, wish)) is not None:
@@ -216,12 +221,16 @@ class Placement(Struct, frozen=True, kw_only=True):
 
     node: str
     gpus: tuple[str, ...]
-    """Uuids. The first ones are aligned with the request's memory entries; policy `claim` appends the node's other idle GPUs."""
+    """Uuids. The first ones are aligned with the request's memory entries; policy `claim` appends the node's other idle
+    GPUs."""
     memory: tuple[int, ...]
     """Bytes reserved on each of `gpus`."""
 
 
-# --- stages D and E: what was granted ----------------------------------------------------------------------------------
+# --- stages D and E: what was granted
+
+# What is shown of an allocation, in the contract's order.
+_PUBLIC = "id name owner state reason message node gpus memory kernel_id created expires ended progress version"
 
 
 class State(StrEnum):
@@ -282,10 +291,9 @@ class Allocation(Struct, frozen=True, kw_only=True):
 
     def public(self) -> dict[str, Any]:
         """The allocation as REST and events show it: nothing secret, only JSON types."""
-        keys = (
-            "id name owner state reason message node gpus memory kernel_id created expires ended progress version"  # the contract's order
-        ).split()
-        public: dict[str, Any] = {key: msgspec.to_builtins(getattr(self, key)) for key in keys}
+        keys = _PUBLIC.split()
+        # By way of JSON: `to_builtins` leaves tuples, which are no JSON type (schemas of events refuse them).
+        public: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({key: getattr(self, key) for key in keys}))
         return public | {"image": self.request.image, "shared": self.request.shared, "time": self.request.time}
 
 
@@ -340,7 +348,7 @@ def encode(value: Any) -> bytes:
     return msgspec.json.encode(value)
 
 
-def decode(data: bytes | str, type: type[T]) -> T:  # noqa: A002  (the field's own word)
+def decode(data: bytes | str, type: type[T]) -> T:  # the field's own word
     """A `type` of this module from JSON. Raises `InvalidValue` naming the place and what is wrong there."""
     try:
         return msgspec.json.decode(data, type=type)
@@ -352,6 +360,6 @@ def decode(data: bytes | str, type: type[T]) -> T:  # noqa: A002  (the field's o
 def _check_name(name: str) -> None:
     allowed = name.isascii() and all(char.isalnum() or char in "-_." for char in name)
     if not (allowed and name[:1].isalnum() and len(name) <= 63):
-        raise InvalidValue(f"name {name!r} cannot be used; use up to 63 letters, digits, '-', '_' and '.', a letter or digit first")
-
-
+        raise InvalidValue(
+            f"name {name!r} cannot be used; use up to 63 letters, digits, '-', '_' and '.', a letter or digit first"
+        )

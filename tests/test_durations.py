@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpufit.durations import format_duration, parse_duration
 from jupyter_gpufit.errors import InvalidValue
+
+PATIENT = settings(deadline=None)  # the machine may be busy with other things
 
 DECADE = 10 * 366 * 86400
 
@@ -62,6 +64,7 @@ def test_shown_to_people(seconds: float | None, text: str) -> None:
     assert format_duration(seconds) == text
 
 
+@PATIENT
 @given(st.floats(0.5, DECADE))
 def test_what_is_shown_reads_back_as_nearly_the_same(seconds: float) -> None:
     shown = format_duration(seconds)
@@ -70,6 +73,7 @@ def test_what_is_shown_reads_back_as_nearly_the_same(seconds: float) -> None:
         assert abs(parse_duration(shown) - seconds) <= max(1, seconds / 24)
 
 
+@PATIENT
 @given(st.text(max_size=12))
 def test_any_text_is_a_duration_or_refused(text: str) -> None:
     try:

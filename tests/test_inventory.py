@@ -6,12 +6,13 @@ import os
 import re
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpufit import inventory
@@ -20,6 +21,8 @@ from jupyter_gpufit._this_machine import this_machine
 from jupyter_gpufit.errors import InventoryError
 from jupyter_gpufit.inventory import Mount, NodeSpec
 from jupyter_gpufit.memory import GiB
+
+PATIENT = settings(deadline=None)  # the machine may be busy with other things
 
 FILE = Path("/etc/gpufit/gpufit.toml")
 
@@ -83,7 +86,7 @@ def test_the_example_of_the_design() -> None:
 
 def test_every_key_is_read() -> None:
     """No key of `NodeSpec` without a reader, and each arrives as what people meant."""
-    every = {
+    every: dict[str, tuple[str, Any]] = {
         "docker": ('"unix:///run/user/1000/docker.sock"', "unix:///run/user/1000/docker.sock"),
         "report": ('"simulated:2xA100-40GB"', "simulated:2xA100-40GB"),
         "report_token_file": ('"/run/token"', "/run/token"),
@@ -262,6 +265,7 @@ anything = st.recursive(
 )
 
 
+@PATIENT
 @given(st.lists(anything, max_size=4), st.data())
 def test_whatever_it_says_the_only_error_is_inventory_error(odd: list[Any], data: st.DataObject) -> None:
     """Values of any TOML type under any key are taken or refused, in words; nothing else happens."""
@@ -338,7 +342,7 @@ def test_loaded_from_a_file_relative_names_are_relative_to_it(tmp_path: Path) ->
 
 
 @pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes | None], None]]:
     """Starts something that listens where `$DOCKER_HOST` points, and answers each connection with `answer`."""
     path = tmp_path / "docker.sock"
     listener = socket.socket(socket.AF_UNIX)

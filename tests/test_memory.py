@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpufit.errors import InvalidValue
 from jupyter_gpufit.memory import GiB, format_memory, parse_memory
+
+PATIENT = settings(deadline=None)  # the machine may be busy with other things
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,7 @@ def test_shown_to_people(size: int | None, text: str) -> None:
     assert format_memory(size) == text
 
 
+@PATIENT
 @given(st.integers(0, 2**60))
 def test_a_size_shown_is_never_more_than_there_is(size: int) -> None:
     """What `format_memory` says, `parse_memory` reads back as no more, and as not much less."""
@@ -78,12 +81,14 @@ def test_a_size_shown_is_never_more_than_there_is(size: int) -> None:
     assert size - back <= max(size // 10, 1)
 
 
+@PATIENT
 @given(st.integers(0, 2**60), st.integers(0, 2**60))
 def test_shown_sizes_keep_their_order(one: int, other: int) -> None:
     less, more = sorted((one, other))
     assert parse_memory(format_memory(less)) <= parse_memory(format_memory(more))
 
 
+@PATIENT
 @given(st.text(max_size=12))
 def test_any_text_is_a_size_or_refused(text: str) -> None:
     try:

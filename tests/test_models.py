@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpufit.errors import InvalidValue
@@ -28,6 +28,8 @@ from jupyter_gpufit.models import (
     decode,
     encode,
 )
+
+PATIENT = settings(deadline=None)  # the machine may be busy with other things
 
 # --- requests
 
@@ -121,6 +123,7 @@ requests = st.integers(1, 8).flatmap(
 )
 
 
+@PATIENT
 @given(requests)
 def test_a_request_crosses_a_wire_unchanged(request: Request) -> None:
     assert decode(encode(request), Request) == request
@@ -155,11 +158,13 @@ def test_nothing_can_be_changed() -> None:
             setattr(value, value.__struct_fields__[0], "x")
 
 
+@PATIENT
 @given(st.builds(Report, gpus=st.lists(st.builds(Gpu), max_size=2).map(tuple)))
 def test_a_report_crosses_a_wire_unchanged(report: Report) -> None:
     assert decode(encode(report), Report) == report
 
 
+@PATIENT
 @given(st.binary(max_size=30) | st.text(max_size=30))
 def test_whatever_comes_it_is_a_report_or_refused(data: bytes | str) -> None:
     try:

@@ -88,12 +88,12 @@ def _run(options: argparse.Namespace) -> int:
 
 def _show(demo: DemoServer, *, browser: bool) -> int:
     address = f"{demo.server.url}lab/tree/{NOTEBOOK}?token={demo.server.token}"
-    print(f"The demo runs: {address}\nIts cluster is {demo.directory / 'gpufit.toml'}. Ctrl-C ends it.", flush=True)
-    if browser:
-        import webbrowser
-
-        webbrowser.open(address)
     try:
+        print(f"The demo runs: {address}\nIts cluster is {demo.directory / 'gpufit.toml'}. Ctrl-C ends it.", flush=True)
+        if browser:
+            import webbrowser
+
+            webbrowser.open(address)
         code = demo.process.wait()
     except KeyboardInterrupt:
         print("\nEnding the demo, and what runs in it ...", flush=True)
@@ -165,11 +165,12 @@ class DemoServer:
         ]
 
     def _environment(self) -> dict[str, str]:
-        # By environment, because everybody sees a command's words.
+        # The token by environment, because everybody sees a command's words.
         return {
             **os.environ,
             "JUPYTER_TOKEN": secrets.token_hex(24),
             "GPUFIT_INVENTORY": str(self.directory / "gpufit.toml"),
+            "GPUFIT_CLAIMS_DIR": str(self.directory / "claims"),  # the nodes of another demo have the same names
         }
 
     def _until_it_answers(self) -> Server:

@@ -37,8 +37,8 @@ class ServerKernelHost:
     """
 
     before_stop: Callable[[str], Awaitable[None]] | None = None
-    """Awaited with a kernel's id before it is stopped here. Set by the server extension: notebooks that are attached to the
-    kernel have to leave it while it is there, because a server drops the sessions of a kernel that is gone."""
+    """Awaited with a kernel's id before it is stopped here. Set by the server extension: notebooks that are attached to
+    the kernel have to leave it while it is there, because a server drops the sessions of a kernel that is gone."""
 
     def __init__(self, kernels: Any) -> None:
         self._kernels = kernels
@@ -66,7 +66,12 @@ class ServerKernelHost:
             await self.before_stop(kernel_id)
         try:
             async with asyncio.timeout(_STOP_WITHIN):
-                await ensure_async(self._kernels.shutdown_kernel(kernel_id))
+                # A kernel manager cannot shut down what is being restarted (and a server then does not stop at all). It
+                # will not be for long: the provisioner sees that the allocation ends.
+                while self._being_started(kernel_id):  # noqa: ASYNC110  (there is nothing to wait on: see there)
+                    await asyncio.sleep(_STEP)
+                if kernel_id in self._kernels:
+                    await ensure_async(self._kernels.shutdown_kernel(kernel_id))
         except (KeyError, HTTPError):
             return  # somebody else was faster
         except TimeoutError:
@@ -75,6 +80,10 @@ class ServerKernelHost:
     async def close(self) -> None:
         """Wait for starts that were given up. Called by the service."""
         await asyncio.gather(*self._starts, return_exceptions=True)
+
+    def _being_started(self, kernel_id: str) -> bool:
+        """Its `ready` is a new future for each start, and of either of two kinds."""
+        return kernel_id in self._kernels and not self._kernels.get_kernel(kernel_id).ready.done()
 
     async def _start(self, allocation: Allocation) -> str:
         try:

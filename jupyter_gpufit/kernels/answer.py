@@ -23,8 +23,8 @@ async def wait_for_answer(
     """Index of the connection info under which the kernel answered; more than one where it may choose to be in
     plaintext.
 
-    `fate` tells the exit code and a sentence once the kernel ended; no code: its allocation ends. Called by the provisioner
-    after the unit's start. Raises `ImageRefused`, `Cancelled` or `LaunchError`.
+    `fate` tells the exit code and a sentence once the kernel ended; no code: its allocation ends. Called by the
+    provisioner after the unit's start. Raises `ImageRefused`, `Cancelled` or `LaunchError`.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout

@@ -6,6 +6,7 @@ themselves. The notebook's own (*local*) kernel is kept alive, and gets the sess
 allocation ends.
 
     waiting ──kernel idle──▶ attached ──detach / allocation ends / kernel dies──▶ detached
+        ◀──a cell in the local kernel──  (as long as no front end has gone along)
 
 A session has at most one attachment of the first two kinds each: both while it moves from one allocation to another.
 
@@ -17,8 +18,9 @@ of a kernel that is gone as soon as anybody looks: so a session goes back *befor
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -33,9 +35,12 @@ from .idle import KernelWatch
 __all__ = ["LOCAL_TARGET", "Attachment", "Attachments"]
 
 LOCAL_TARGET = "jupyter_gpufit.local"
-"""Comm target in a local kernel: `{"action": "stop", "allocation": id}` tells it to forward no longer."""
+"""Comm target in a local kernel: `{"action": "stop", "allocation": id}` tells it to forward no longer. With a `reason` the
+allocation ended by itself, and the kernel has to tell the person."""
 
+_ASKED_FOR = (None, EndReason.RELEASED, EndReason.CANCELLED)
 _PARKED_PERIOD = 30.0  # s
+_FOLLOWED_CHECK = 0.25  # s between looks whether front ends have gone along with their session
 _TELL_WITHIN = 2.0  # s; a local kernel that is busy hears it later
 _ORPHAN_CHECKS = (0.5, 1.0, 5.0, 30.0, 60.0)  # s between looks, after a session got its local kernel back
 
@@ -173,36 +178,71 @@ class Attachments:
     # --- the swap, and the way back
 
     async def _swap_when_idle(self, attachment: Attachment) -> None:
+        while await self._swap(attachment):
+            pass
+
+    async def _swap(self, attachment: Attachment) -> bool:
+        """Swap once; whether it has to be done again, because a front end had not gone along yet."""
         while True:
             _, attached = self._of_session(attachment.session)
             kernel_id = attachment.local_kernel if attached is None else attached.remote_kernel
-            idle = await self._idle(kernel_id)
-            if attached is not None and not idle:
-                await self._detach(attached, EndReason.FAILED)
-            if self._of_session(attachment.session)[1] is attached:
-                break  # else it is detached by now, and it is the local kernel that has to be idle
-        if (
-            idle
-            and attachment.remote_kernel in self._kernels
-            and await self._point(attachment, kernel_id, attachment.remote_kernel)
-        ):
-            attachment.state = "attached"
-            attachment.swapping = None
-            self._listen_to(attachment)
-            self._touch_parked()
-            self._on_change(attachment)
-            if attached is not None:
-                await self._detach(attached)
-        else:  # the notebook was shut down meanwhile, or somebody chose another kernel for it
-            self._begin_detach(attachment)
+            async with self._watching(kernel_id) as watch:
+                idle = watch is not None and await watch.idle()
+                if attached is not None and not idle:
+                    await self._detach(attached, EndReason.FAILED)
+                if self._of_session(attachment.session)[1] is not attached:
+                    continue  # it is detached by now, and it is the local kernel that has to be idle
+                front_ends = self._front_ends(kernel_id)
+                if not (
+                    idle
+                    and attachment.remote_kernel in self._kernels
+                    and await self._point(attachment, kernel_id, attachment.remote_kernel)
+                ):
+                    break  # the notebook was shut down meanwhile, or somebody chose another kernel for it
+                attachment.state = "attached"
+                self._listen_to(attachment)
+                self._touch_parked()
+                self._on_change(attachment)
+                if attached is not None:
+                    await self._detach(attached)
+                    return False
+                assert watch is not None
+                if await self._followed(kernel_id, front_ends, watch):
+                    return False
+                # At once: a front end that sees the new kernel while it waits for a cell of the old one drops the cell.
+                if not await self._point(attachment, attachment.remote_kernel, kernel_id):
+                    break
+                attachment.state = "waiting"
+                self._on_change(attachment)
+                return True
+        self._begin_detach(attachment)
+        return False
 
-    async def _idle(self, kernel_id: str) -> bool:
+    async def _followed(self, kernel_id: str, front_ends: int, watch: KernelWatch) -> bool:
+        """Wait until a front end has left that kernel, for the one its session has now; false if it ran a cell there.
+
+        Front ends look every ten seconds or so, and send what is run until then to the kernel that they know.
+        """
+        while front_ends and kernel_id in self._kernels and self._front_ends(kernel_id) >= front_ends:
+            if await watch.begins(_FOLLOWED_CHECK):
+                return False
+        return True
+
+    def _front_ends(self, kernel_id: str) -> int:
+        """How many are connected to it through the server."""
         if kernel_id not in self._kernels:
-            return False
+            return 0
+        return int(self._kernels.kernel_model(kernel_id).get("connections", 0))
+
+    @contextlib.asynccontextmanager
+    async def _watching(self, kernel_id: str) -> AsyncIterator[KernelWatch | None]:
+        if kernel_id not in self._kernels:
+            yield None
+            return
         watch = self._watch(kernel_id)
         watch.start()
         try:
-            return await watch.idle()
+            yield watch
         finally:
             await watch.close()
 
@@ -226,7 +266,7 @@ class Attachments:
         try:
             # At once: whoever looks after the remote kernel's end makes the server forget the session.
             await self._point_back(attachment, reason)
-            await self._tell_local(attachment)
+            await self._tell_local(attachment, reason)
         finally:
             self._all.remove(attachment)
             if not any(other.remote_kernel == attachment.remote_kernel for other in self._all):
@@ -247,7 +287,7 @@ class Attachments:
         model = await self._model(attachment)
         if model is not None and model["kernel"]["id"] == attachment.remote_kernel:
             await self._sessions.update_session(attachment.session, kernel_id=await self._local_kernel(attachment))
-        elif model is None and reason not in (None, EndReason.RELEASED, EndReason.CANCELLED):
+        elif model is None and reason not in _ASKED_FOR:
             # The server dropped the session because its kernel died. The notebook did nothing wrong.
             await self._sessions.save_session(
                 attachment.session,
@@ -316,14 +356,16 @@ class Attachments:
             if action == "release":
                 await self._release(allocation_id)
 
-    async def _tell_local(self, attachment: Attachment) -> None:
+    async def _tell_local(self, attachment: Attachment, reason: EndReason | None) -> None:
         """Tell the local kernel to forward no longer; it may be that nobody forwards there."""
         if attachment.local_kernel not in self._kernels:
             return
         watch = self._watch(attachment.local_kernel)
         watch.start()
         try:
-            await watch.tell(LOCAL_TARGET, {"action": "stop", "allocation": attachment.allocation}, _TELL_WITHIN)
+            by_itself = {} if reason in _ASKED_FOR else {"reason": str(reason)}
+            data = {"action": "stop", "allocation": attachment.allocation} | by_itself
+            await watch.tell(LOCAL_TARGET, data, _TELL_WITHIN)
         finally:
             await watch.close()
 

@@ -41,6 +41,7 @@ class KernelWatch:
         self._alive = alive
         self._on_comm = on_comm
         self._worked = 0
+        self._works = asyncio.Event()
         self._kernel: str | None = None  # the kernel process's own session id
         self._heard = asyncio.Event()
         self._answered: dict[str, asyncio.Future[bool]] = {}
@@ -61,23 +62,35 @@ class KernelWatch:
         self._alive = lambda: False
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
-        # Not `stop_channels`: it opens the channels that it does not find, to close them.
-        for channel in (self._client.shell_channel, self._client.iopub_channel, self._client.control_channel):
-            channel.stop()
-        self._client.context.destroy(linger=0)
+        try:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:  # also if whoever closes it is cancelled meanwhile
+            self._tasks = []
+            # Not `stop_channels`: it opens the channels that it does not find, to close them.
+            for channel in (self._client.shell_channel, self._client.iopub_channel, self._client.control_channel):
+                channel.stop()
+            self._client.context.destroy(linger=0)
 
     async def idle(self) -> bool:
         """Wait until the kernel has nothing to do and nothing queued (true), or is gone (false)."""
         await self._connected()
         while self._alive():
             before = self._worked
+            self._works.clear()
             if await self._ask():
                 await asyncio.sleep(_STEP)
                 if self._worked == before and await self._ask() and self._worked == before:
                     return True
         return False
+
+    async def begins(self, within: float) -> bool:
+        """Whether a cell has begun since `idle` said that there is none, or does so `within` seconds."""
+        try:
+            async with asyncio.timeout(within):
+                await self._works.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def tell(self, target: str, data: dict[str, Any], within: float) -> bool:
         """Open a comm to `target` in the kernel, queued behind its cells; whether it was handled `within` seconds."""
@@ -142,6 +155,7 @@ class KernelWatch:
             self._kernel = kernel
         if kind == "status" and parent.get("msg_type") in _WORK:
             self._worked += 1
+            self._works.set()
         elif kind == "status" and content.get("execution_state") == "idle":
             answered_now = self._answered.get(parent.get("msg_id", ""))
             if answered_now is not None and not answered_now.done():

@@ -7,8 +7,8 @@
     cleanup         gives the GPUs back, unless it is for a restart
 
 A kernel manager calls `cleanup` neither after a launch that failed nor after too many restarts, and does not say
-whether it terminates or kills for a restart. So GPUs are given back in `cleanup(restart=False)`, when a start fails, and
-when the restarter gives up; nowhere else. Nothing here raises or hangs on the way down: that would leave the kernel
+whether it terminates or kills for a restart. So GPUs are given back in `cleanup(restart=False)`, when a start fails,
+and when the restarter gives up; nowhere else. Nothing here raises or hangs on the way down: that would leave the kernel
 listed, or drop it without `cleanup`.
 """
 
@@ -18,8 +18,8 @@ import asyncio
 import fnmatch
 import os
 import signal
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, cast
 
 import msgspec
 from jupyter_client.connect import KernelConnectionInfo
@@ -28,24 +28,21 @@ from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Any as AnyTrait
 from traitlets import Float, List, Unicode
 
-from ..errors import Cancelled, Conflict, GpufitError, ImageRefused, LaunchError, NotFound
-from ..models import Allocation, EndReason, State, Unit
+from ..errors import Cancelled, GpufitError
+from ..models import EndReason, Unit
 from ..scheduling.api import Scheduler
 from .answer import wait_for_answer
 from .bootstrap import contents
 from .connection import Keys, connection_file, connection_info, make_keys, without_encryption
+from .grant import ANSWER_WITHIN, Grant
 from .idle import KernelWatch
-from .service import Lease, lease
 from .wishes import WISHES, request_from
 
 __all__ = ["GpufitProvisioner"]
 
-T = TypeVar("T")
-
-_ANSWER_WITHIN = 5.0  # s; for questions that the scheduler answers from what it knows
+_LOOK_EVERY = 0.1  # s
 _KILLED = -int(signal.SIGKILL)
 _GONE = 1  # exit code of a kernel whose allocation ended
-_LOG_LINES = 50
 
 
 class GpufitProvisioner(KernelProvisionerBase):
@@ -89,17 +86,16 @@ class GpufitProvisioner(KernelProvisionerBase):
         help="Variables (globs) of the server's environment that kernels get, besides the kernelspec's `env`.",
     ).tag(config=True)
 
-    _lease: Lease | None = None
-    _allocation: Allocation | None = None
+    _grant: Grant | None = None
     _direct = True  # whether this kernel made its allocation itself
     _keys: Keys | None = None
     _unit: Unit | None = None
+    _launched = False
     _code: int | None = None
     _expected = False  # an end of the kernel that somebody asked for
     _last_words = ""  # on an end that nobody asked for
-    _launched = False
     _watch: KernelWatch | None = None
-    _watched: Any = None  # the restarter that tells us when it gives up
+    _restarter: Any = None  # the one that tells us when it gives up
     _tasks: set[asyncio.Task[None]]
 
     def __init__(self, **kwargs: Any) -> None:
@@ -116,16 +112,19 @@ class GpufitProvisioner(KernelProvisionerBase):
         Called by `KernelManager.pre_start_kernel`. Raises `GpufitError`s; JupyterLab's dialog shows their message.
         """
         given = dict(os.environ if kwargs.get("env") is None else kwargs["env"])
-        kwargs["env"] = given
         extra = kwargs.pop("extra_arguments", None) or []
-        kwargs = await super().pre_launch(**kwargs)
+        kwargs = await super().pre_launch(**{**kwargs, "env": given})
         spec_env = {name: kwargs["env"][name] for name in self.kernel_spec.env}
         try:
-            if self._allocation is None:
-                await self._allocate({**spec_env, **given})
+            if self._grant is None:
+                grant = self._grant = await self._allocate({**spec_env, **given})
+                prepared = grant.prepared()
             else:
-                await self._allocate_again()
-            kwargs["cmd"] = await self._command([*self.kernel_spec.argv, *extra], kwargs.get("cwd"))
+                grant = self._grant
+                prepared = grant.again()
+            self._launched, self._expected, self._code = False, False, None
+            self._unit = await prepared
+            kwargs["cmd"] = await self._command(grant, [*self.kernel_spec.argv, *extra], kwargs.get("cwd"))
         except BaseException as error:
             await self._undo(error)
             raise
@@ -137,26 +136,25 @@ class GpufitProvisioner(KernelProvisionerBase):
 
         Called by `KernelManager.launch_kernel`. A failure gives everything back, since nobody else will.
         """
-        allocation, unit = self._allocation, self._unit
-        assert allocation is not None
-        assert unit is not None
+        grant, unit = self._grant, self._unit
+        if grant is None or unit is None:
+            raise Cancelled("the kernel was shut down while it started")
         try:
             keys = self._keys = self._keys or self._make_keys(unit)
             name = getattr(self.parent, "kernel_name", "gpufit")
             files = contents.files(self._connection_name, connection_file(keys, unit, name), self._notice())
-            env = {**kwargs.get("env", {}), **contents.environment(allocation, self._direct)}
-            endpoint = await self._ask(lambda scheduler: scheduler.launch(allocation.id, cmd, files, env))
-            candidates = [keys, *([without_encryption(keys)] if "--allow-plaintext" in cmd else [])]
+            env = {**kwargs.get("env", {}), **contents.environment(grant.allocation, self._direct)}
+            endpoint = await grant.launch(cmd, files, env)
+            candidates = [keys, *([without_encryption(keys)] if contents.ALLOW_PLAINTEXT in cmd else [])]
             infos = [connection_info(candidate, endpoint) for candidate in candidates]
-            chosen = await wait_for_answer(infos, self.start_timeout, self._fate)
+            chosen = await wait_for_answer(infos, self.start_timeout, lambda: grant.fate(started=False))
             self._keys, self.connection_info = candidates[chosen], cast(KernelConnectionInfo, infos[chosen])
-            self._allocation = await self._ask(lambda scheduler: scheduler.ready(allocation.id, self.kernel_id))
+            await grant.ready(self.kernel_id)
         except BaseException as error:
-            told = await self._with_log(error)
+            told = await grant.explained(error)
             await self._undo(error)
             raise told from None
-        self._launched = True
-        self._last_words = ""
+        self._launched, self._last_words = True, ""
         return self.connection_info
 
     async def post_launch(self, **kwargs: Any) -> None:
@@ -167,8 +165,8 @@ class GpufitProvisioner(KernelProvisionerBase):
         if not isinstance(self.parent, AsyncIOLoopKernelManager):
             return  # no restarter, and no event loop that goes on between two calls
         restarter = self.parent._restarter
-        if restarter is not None and self._watched is not restarter:
-            self._watched = restarter
+        if restarter is not None and self._restarter is not restarter:
+            self._restarter = restarter
             restarter.add_callback(self._given_up, "dead")
         if self._direct and self._watch is None:
             self._watch = KernelWatch(self.parent, lambda: self.has_process, self._asked)
@@ -186,31 +184,33 @@ class GpufitProvisioner(KernelProvisionerBase):
 
         Called by `KernelManager.is_alive`: by the restarter every 3 s, during a shutdown every 0.1 s.
         """
-        if self._code is None and self._allocation is not None:
-            fate = await self._fate()
-            if fate is not None:
-                code, words = fate
-                self._code = _GONE if code is None else code
-                if not self._expected:
-                    self._tell_reason(words)
-        return self._code if self._allocation is not None else 0
+        grant = self._grant
+        if grant is None:
+            return 0
+        if self._code is None and (fate := await grant.fate(self._launched)) is not None:
+            code, words = fate
+            self._code = _GONE if code is None else code
+            if not self._expected:
+                self._tell_reason(words)
+        return self._code
 
     async def wait(self) -> int | None:
         """Wait until the kernel ended. Called by `KernelManager` once it found it dead."""
         while self.has_process and await self.poll() is None:  # noqa: ASYNC110  (as the kernel manager itself does)
-            await asyncio.sleep(0.1)
-        code, self._unit = self._code, None
-        return code if code is not None else 0
+            await asyncio.sleep(_LOOK_EVERY)
+        self._unit = None
+        return self._code or 0
 
     async def send_signal(self, signum: int) -> None:
         """SIGINT interrupts, SIGTERM and SIGKILL stop; a container has no use for the others. Never raises or hangs.
 
         Called by `KernelManager.signal_kernel`. (Interrupts come as messages: the kernelspec says so.)
         """
-        if self._allocation is None or signum == 0:
+        grant = self._grant
+        if grant is None or signum == 0:
             return
         if signum == signal.SIGINT:
-            await self._quietly("interrupt", lambda scheduler: scheduler.interrupt(self._id), _ANSWER_WITHIN)
+            await grant.quietly("interrupt", lambda scheduler: scheduler.interrupt(grant.id), ANSWER_WITHIN)
         elif signum in (signal.SIGTERM, signal.SIGKILL):
             await self.kill()
         else:
@@ -231,33 +231,36 @@ class GpufitProvisioner(KernelProvisionerBase):
 
         Called by `KernelManager.kill_kernel`, also before each automatic restart. `restart` cannot be trusted.
         """
-        if self._allocation is None or self._unit is None:
+        grant = self._grant
+        if grant is None or self._unit is None:
             return
         self._expected = True
-        if await self._quietly("stop", lambda scheduler: scheduler.stop_unit(self._id), self.stop_timeout):
-            self._code = _KILLED if self._code is None else self._code
+        gone = await grant.quietly("stop", lambda scheduler: scheduler.stop_unit(grant.id), self.stop_timeout)
+        if gone and self._code is None:
+            self._code = _KILLED
 
     async def cleanup(self, restart: bool = False) -> None:
         """Give the GPUs back, unless it is for a restart. Called by `KernelManager.cleanup_resources`, last of all."""
-        if not restart:
-            await self._close_watch()
-            await self._end(
-                lambda scheduler: scheduler.release(
-                    self._id, EndReason.RELEASED, "its kernel was shut down", kernel_gone=True
-                )
+        if restart:
+            return
+        await self._close_watch()
+        await self._end(
+            lambda scheduler, id: scheduler.release(
+                id, EndReason.RELEASED, "its kernel was shut down", kernel_gone=True
             )
+        )
 
     # --- persistence: for taking a kernel back after its server died
 
     async def get_provisioner_info(self) -> dict[str, Any]:
         """All that `load_provisioner_info` needs, as JSON types. Has the kernel's keys in it: as secret as those."""
         info = await super().get_provisioner_info()
-        key = self.connection_info.get("key", b"")
+        key: Any = self.connection_info.get("key", b"")
         info["connection_info"] = {**self.connection_info, "key": key.decode() if isinstance(key, bytes) else key}
         return info | {
-            "allocation": self._allocation.id if self._allocation is not None else None,
+            "allocation": None if self._grant is None else self._grant.id,
             "direct": self._direct,
-            "unit": msgspec.to_builtins(self._unit),
+            "unit": msgspec.json.decode(msgspec.json.encode(self._unit)),
         }
 
     async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
@@ -274,72 +277,34 @@ class GpufitProvisioner(KernelProvisionerBase):
         )
         self._direct = bool(provisioner_info["direct"])
         self._unit = msgspec.convert(provisioner_info["unit"], Unit | None)
-        self._lease = await lease()
-        allocation_id = provisioner_info["allocation"]
-        self._allocation = await self._see(lambda scheduler: scheduler.get(allocation_id))
         self._launched = self._unit is not None
-
-    def resolve_path(self, path: str) -> str | None:
-        """`None`: paths in the unit are not paths here."""
-        return None
+        self._grant = await Grant.given(str(provisioner_info["allocation"]), self.log)
 
     # --- parts of a start
 
-    async def _allocate(self, environment: Mapping[str, str]) -> None:
-        self._lease = await lease()
-        granted = None if "GPUFIT_ATTACHED" in environment else environment.get("GPUFIT_ALLOCATION")
+    async def _allocate(self, environment: dict[str, str]) -> Grant:
+        granted = "" if "GPUFIT_ATTACHED" in environment else environment.get("GPUFIT_ALLOCATION", "")
+        self._direct = not granted
         if granted:
-            self._direct = False
-            self._allocation = await self._see(lambda scheduler: scheduler.get(granted))
-        else:
-            config = {wish: getattr(self, "wait_time" if wish == "wait" else wish) for wish in WISHES}
-            request = request_from(config, environment)
-            await self._lease.settled()
-            owner = self._lease.owner
-            self._allocation = await self._ask(
-                lambda scheduler: scheduler.request(request, owner, kernel_id=self.kernel_id)
-            )
-        await self._take(self._ask(lambda scheduler: scheduler.prepared(self._id)))
+            return await Grant.given(granted, self.log)
+        config = {wish: getattr(self, "wait_time" if wish == "wait" else wish) for wish in WISHES}
+        return await Grant.asked(request_from(config, environment), self.kernel_id, self.log)
 
-    async def _allocate_again(self) -> None:
-        await self._check_running()
-        await self._take(self._ask(lambda scheduler: scheduler.restart_unit(self._id)))
-
-    async def _take(self, prepared: Awaitable[Unit]) -> None:
-        self._launched, self._expected, self._code = False, False, None
-        self._unit = await prepared
-        self._allocation = await self._see(lambda scheduler: scheduler.get(self._id))
-
-    async def _check_running(self) -> None:
-        allocation = await self._see(lambda scheduler: scheduler.get(self._id))
-        if allocation.state in (State.STOPPING, State.ENDED):
-            raise Conflict(
-                f"allocation {allocation.name!r} has ended: {allocation.message or allocation.reason}; "
-                "its kernel cannot be started again"
-            )
-
-    async def _command(self, argv: list[str], cwd: str | None) -> list[str]:
-        node = self._allocation.node if self._allocation is not None else None
-        assert self._lease is not None
-        assert node is not None
-        spec = await self._lease.spec(node)
-        here = cwd is not None and (
-            spec.launcher == "process"
-            or any(
-                mount.source == mount.target and os.path.commonpath([mount.source, cwd]) == mount.source
-                for mount in spec.mounts
-            )
+    async def _command(self, grant: Grant, argv: list[str], cwd: str | None) -> list[str]:
+        spec = await grant.spec()
+        same = [mount.target for mount in spec.mounts if mount.source == mount.target]
+        there = cwd is not None and (
+            spec.launcher == "process" or any(os.path.commonpath([target, cwd]) == target for target in same)
         )
-        return contents.command(argv, self._connection_name, cwd if here else None, spec.allow_plaintext)
+        return contents.command(argv, self._connection_name, cwd if there else None, spec.allow_plaintext)
 
     def _make_keys(self, unit: Unit) -> Keys:
-        session = getattr(self.parent, "session", None)
-        key, scheme = (
-            (session.key, session.signature_scheme)
-            if session is not None
-            else (os.urandom(32).hex().encode(), "hmac-sha256")
-        )
+        # The kernel manager's policy is not handed on to us, and "required" without keys would go on in plaintext.
         policy = getattr(self.parent, "transport_encryption", "disabled")
+        session = getattr(self.parent, "session", None)
+        key, scheme = (os.urandom(32).hex().encode(), "hmac-sha256")
+        if session is not None:
+            key, scheme = session.key, session.signature_scheme
         return make_keys(key, scheme, encrypt=unit.encrypt or policy in ("auto", "required"))
 
     def _passes(self, name: str) -> bool:
@@ -357,62 +322,25 @@ class GpufitProvisioner(KernelProvisionerBase):
     def _connection_name(self) -> str:
         return f"kernel-{self.kernel_id}.json"
 
-    @property
-    def _id(self) -> str:
-        assert self._allocation is not None
-        return self._allocation.id
+    # --- ends
 
-    # --- what the scheduler knows
+    async def _end(self, how: Callable[[Scheduler, str], Awaitable[object]]) -> None:
+        """End the allocation by `how`, and let go of it. Never raises."""
+        grant, self._grant, self._unit, self._launched = self._grant, None, None, False
+        if grant is not None:
+            await grant.end(lambda scheduler: how(scheduler, grant.id), self.stop_timeout)
 
-    async def _ask(self, question: Callable[[Scheduler], Awaitable[T]]) -> T:
-        assert self._lease is not None
-        return await self._lease.ask(question)
-
-    async def _see(self, look: Callable[[Scheduler], T]) -> T:
-        assert self._lease is not None
-        return await self._lease.see(look)
-
-    async def _fate(self) -> tuple[int | None, str] | None:
-        """Exit code and a sentence if the kernel is known to have ended; no code: its allocation has, or is about to."""
-        if self._allocation is None:
-            return None, "it was shut down"
-        allocation_id, running = self._id, self._launched
-
-        def known(scheduler: Scheduler) -> tuple[int | None, str] | None:
-            try:
-                allocation = scheduler.get(allocation_id)
-            except NotFound:
-                return None, "its allocation is gone"
-            # While a running one is being stopped, its kernel manager is told to shut it down: no death to report.
-            over = (State.ENDED,) if running else (State.STOPPING, State.ENDED)
-            if allocation.state in over:
-                return None, allocation.message or f"its allocation was {allocation.reason}"
-            code = scheduler.exit_code(allocation_id)
-            return None if code is None else (code, scheduler.describe_exit(allocation_id))
-
-        try:
-            async with asyncio.timeout(_ANSWER_WITHIN):
-                return await self._see(known)
-        except TimeoutError:
-            return None
-
-    async def _with_log(self, error: BaseException) -> BaseException:
-        """`error`, with the last lines that the unit printed in its message, as far as they can be had."""
-        if not isinstance(error, LaunchError) or self._allocation is None:
-            return error
-        log = str(error.details.get("logs") or "")
-        if not log:
-            try:
-                async with asyncio.timeout(_ANSWER_WITHIN):
-                    log = await self._ask(lambda scheduler: scheduler.logs(self._id, _LOG_LINES))
-            except (GpufitError, TimeoutError):
-                return error
-        lines = log.strip().splitlines()[-_LOG_LINES:]
-        if isinstance(error, ImageRefused) and (said := [line for line in lines if line.startswith(contents.SAYS)]):
-            return ImageRefused(said[-1].removeprefix(contents.SAYS), logs=log)
-        if not lines or lines[-1] in error.message:
-            return error
-        return type(error)("\n".join([f"{error.message}. Its last lines:", *lines]), **{**error.details, "logs": log})
+    async def _undo(self, error: BaseException) -> None:
+        """A start failed: give back what it has taken, and leave no trace in the kernel manager."""
+        message = error.message if isinstance(error, GpufitError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, asyncio.CancelledError | Cancelled | KeyboardInterrupt):
+            await self._end(lambda scheduler, id: scheduler.release(id, EndReason.CANCELLED, kernel_gone=True))
+        else:
+            await self._end(lambda scheduler, id: scheduler.failed(id, message))
+        if self._restarter is not None:
+            self._announce_dead(message)
+        else:
+            self._forget_pending()
 
     def _tell_reason(self, words: str) -> None:
         self._last_words = words.rstrip(".")
@@ -421,55 +349,6 @@ class GpufitProvisioner(KernelProvisionerBase):
         if hasattr(manager, "reason"):
             manager.reason = words  # part of the server's model of the kernel
 
-    # --- ends
-
-    async def _undo(self, error: BaseException) -> None:
-        """A start failed: give back what it has taken, and leave no trace in the kernel manager."""
-        message = error.message if isinstance(error, GpufitError) else f"{type(error).__name__}: {error}"
-        if isinstance(error, asyncio.CancelledError | Cancelled | KeyboardInterrupt):
-            await self._end(lambda scheduler: scheduler.release(self._id, EndReason.CANCELLED, kernel_gone=True))
-        else:
-            await self._end(lambda scheduler: scheduler.failed(self._id, message))
-        if self._watched is not None:
-            self._announce_dead(message)
-        else:
-            self._forget_pending()
-
-    async def _end(self, how: Callable[[Scheduler], Awaitable[Any]]) -> None:
-        """End the allocation by `how`, and let go of the scheduler. Never raises."""
-        rented, self._lease = self._lease, None
-        if rented is None:
-            return
-        allocation, self._unit, self._launched = self._allocation, None, False
-        try:
-            async with asyncio.timeout(self.stop_timeout):
-                if allocation is not None:
-                    await rented.ask(how)
-                    await rented.ended(allocation.id)
-        except NotFound:
-            self.log.debug("the allocation of kernel %s is gone already", self.kernel_id)
-        except (GpufitError, TimeoutError) as error:
-            self.log.warning(
-                "the GPUs of kernel %s: %s (the scheduler goes on trying)",
-                self.kernel_id,
-                error or "not confirmed gone yet",
-            )
-        finally:
-            self._allocation = None
-            await rented.close()
-
-    async def _quietly(self, what: str, question: Callable[[Scheduler], Awaitable[Any]], within: float) -> bool:
-        """Ask the scheduler to do something; whether it did. Never raises, never takes longer than `within` seconds."""
-        try:
-            async with asyncio.timeout(within):
-                await self._ask(question)
-            return True
-        except (GpufitError, TimeoutError) as error:
-            self.log.warning(
-                "kernel %s: %s: %s", self.kernel_id, what, str(error) or f"no answer within {within:.0f} s"
-            )
-            return False
-
     def _given_up(self) -> None:
         """Called by the restarter: the kernel died too often. Nobody will call `cleanup`."""
         message = f"its kernel died too often; the last time: {self._last_words or 'no reason known'}"
@@ -477,12 +356,12 @@ class GpufitProvisioner(KernelProvisionerBase):
 
     async def _end_given_up(self, message: str) -> None:
         await self._close_watch()
-        await self._end(lambda scheduler: scheduler.failed(self._id, message))
+        await self._end(lambda scheduler, id: scheduler.failed(id, message))
 
     def _announce_dead(self, message: str) -> None:
         """A restart failed, of which a kernel manager tells nobody: tell those who wait for this kernel."""
         self._tell_reason(message)
-        restarter = self._watched
+        restarter = self._restarter
 
         def tell() -> None:
             restarter.remove_callback(self._given_up, "dead")
@@ -495,26 +374,29 @@ class GpufitProvisioner(KernelProvisionerBase):
         """A multi-kernel manager keeps the entry of a start that failed, and then fails to stop all its kernels."""
         manager = getattr(self.parent, "parent", None)
         pending = getattr(manager, "_pending_kernels", None)
-        if manager is None or not isinstance(pending, dict) or getattr(manager, "use_pending_kernels", False):
+        if not isinstance(pending, dict) or getattr(manager, "use_pending_kernels", False):
             return
         start = pending.get(self.kernel_id)
         if isinstance(start, asyncio.Task):
             start.add_done_callback(lambda _: pending.pop(self.kernel_id, None))
 
+    # --- the kernel's own word
+
     def _asked(self, data: dict[str, Any]) -> None:
-        if data.get("action") == "release" and self._allocation is not None:
+        if data.get("action") == "release":
             self._spawn(self._release_when_idle())
 
     async def _release_when_idle(self) -> None:
-        if self._watch is not None and await self._watch.idle() and self._allocation is not None:
-            await self._quietly("release", lambda scheduler: scheduler.release(self._id), _ANSWER_WITHIN)
+        watch = self._watch
+        if watch is not None and await watch.idle() and (grant := self._grant) is not None:
+            await grant.quietly("release", lambda scheduler: scheduler.release(grant.id), ANSWER_WITHIN)
 
     async def _close_watch(self) -> None:
         watch, self._watch = self._watch, None
         if watch is not None:
             await watch.close()
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

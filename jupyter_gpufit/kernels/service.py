@@ -1,9 +1,9 @@
 """All of it put together: poller, cache, launchers, scheduler and kernel host. And who in this process uses which.
 
-    a Jupyter server           the extension opens a `Service` on the server's event loop, and says so (`set_current`)
-    nbclient, papermill, …     the provisioner opens one when the first kernel starts (`lease`), in a thread of its own,
-                               since those run one event loop after another; it goes when the last kernel goes
-    %gpufit without a server   the magic opens one, likewise in a thread (`ThreadedService`)
+a Jupyter server           the extension opens a `Service` on the server's event loop, and says so (`set_current`)
+nbclient, papermill, …     the provisioner opens one when the first kernel starts (`lease`), in a thread of its own,
+                           since those run one event loop after another; it goes when the last kernel goes
+%gpufit without a server   the magic opens one, likewise in a thread (`ThreadedService`)
 """
 
 from __future__ import annotations
@@ -56,12 +56,6 @@ class Service:
     def inventory_error(self) -> str | None:
         """Why `gpufit.toml` as it is now is not in force."""
         return self._poller.inventory_error
-
-    @property
-    def simulated(self) -> bool:
-        """Whether all GPUs of the cluster are make-believe."""
-        specs = self._cache.inventory.nodes
-        return bool(specs) and all(spec.report.startswith("simulated:") for spec in specs)
 
     def on_node_change(self, callback: Callable[[str, Node | None], None]) -> Callable[[], None]:
         """Call back with every node now, and each that changes, until the returned function is called."""

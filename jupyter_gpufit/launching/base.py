@@ -1,10 +1,13 @@
 """What both launchers share, and `make_launcher`, the only name the other rooms need.
 
-make_launcher(spec) ─┬─ docker.DockerLauncher     containers of one engine
-                     │     engine (client) · containers (what is created) · pulling · events → states
-                     └─ process.ProcessLauncher   processes on this machine
-                           supervisor (our end) · supervise (its end) · directory (claims of all schedulers)
-both                       claims (what fits together) · labels · worker (the node's own threads)
+The parts of this room, and who uses them:
+
+    make_launcher(spec) ─┬─ docker.DockerLauncher     containers of one engine
+                         │     engine, dial (its client) · containers, labels, users (what is made) · pulling · removing
+                         │     events → states (what is known without asking)
+                         └─ process.ProcessLauncher   processes on this machine
+                               supervisor (our end) · supervise (its end) · directory (claims of all schedulers) · ports
+    both                       claims (what fits together) · worker (the node's own threads)
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ IMAGE_REFUSED = (IMAGE_UNUSABLE, 127)
 KILLED = 137
 """Exit code of what SIGKILL ended, as Docker counts (128 + signal)."""
 SETTLES_WITHIN = 0.05
-"""Seconds for which the end of a unit is kept back after `start` returned, for its caller to note first that it runs."""
+"""Seconds for which a unit's end is kept back after `start` returned, for its caller to note first that it runs."""
 LOG_LINES = 50
 """How many of a failed unit's last lines people are shown."""
 

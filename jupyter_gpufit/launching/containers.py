@@ -22,7 +22,18 @@ from ..models import Launch, Unit
 from . import labels
 from .base import IMAGE_UNUSABLE, fill_in
 
-__all__ = ["GPUFIT", "PORTS", "Reach", "archive", "create_body", "host_ports", "reach", "run_script", "unit"]
+__all__ = [
+    "GPUFIT",
+    "PORTS",
+    "Reach",
+    "archive",
+    "create_body",
+    "host_ports",
+    "reach",
+    "run_script",
+    "unit",
+    "why_not_started",
+]
 
 GPUFIT = "/gpufit"
 MODELS = "/models"
@@ -121,7 +132,7 @@ def unit(spec: NodeSpec, id: str, name: str, allocation: str) -> Unit:
 
 def run_script(command: Sequence[str], env: Mapping[str, str]) -> bytes:
     """The shell script that becomes `command`, with `env` set."""
-    lines = ["#!/bin/sh"]
+    lines = ["#!/bin/sh", "exec 2>&1  # of two streams the engine does not keep the order"]
     lines += [f"export {name}={shlex.quote(fill_in(value, GPUFIT))}" for name, value in env.items()]
     words = [shlex.quote(fill_in(word, GPUFIT)) for word in command]
     if command[0] == "{python}":
@@ -177,3 +188,19 @@ def host_ports(inspected: Mapping[str, Any]) -> tuple[int, ...]:
         return tuple(int(published[f"{port}/tcp"][0]["HostPort"]) for port in PORTS)
     except (KeyError, IndexError, TypeError):
         raise LaunchError(f"the engine has not published the kernel's ports ({published})") from None
+
+
+def why_not_started(words: str, bind: str) -> str:
+    """An engine's refusal to start a container, for people. `bind`: where its ports were to be published."""
+    if "No such container" in words:
+        return "its container was removed by somebody before it was started; request again"
+    if "could not select device driver" in words:
+        return "its engine cannot give GPUs to containers; install nvidia-container-toolkit on that machine"
+    if "port is already allocated" in words or "address already in use" in words:
+        return f"a port the kernel had before its restart is in use by another program now ({words}); request again"
+    if "cannot assign requested address" in words:
+        return (
+            f"{bind} is not an address of that machine's own; in gpufit.toml give its name as the address, "
+            "and kernels are published on all of its addresses"
+        )
+    return words

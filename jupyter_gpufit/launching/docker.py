@@ -28,8 +28,8 @@ from ..inventory import NodeSpec
 from ..models import Claim, Endpoint, Launch, Progress, Unit
 from ..scheduling.needs import OnExit, OnProgress
 from . import claims, labels
-from .base import IMAGE_REFUSED, LOG_LINES, SETTLES_WITHIN, Worker, check_image, describe_end, refusal
-from .containers import archive, create_body, host_ports, reach, run_script, unit
+from .base import IMAGE_REFUSED, KILLED, LOG_LINES, SETTLES_WITHIN, Worker, check_image, describe_end, refusal
+from .containers import archive, create_body, host_ports, reach, run_script, unit, why_not_started
 from .engine import Engine, said
 from .events import Listed, Watch, list_containers
 from .pulling import pull
@@ -75,9 +75,7 @@ class DockerLauncher:
         self._prepared: dict[str, _Prepared] = {}
         self._quiet: set[str] = set()  # containers whose end is `start`'s to report, or no news yet
         self._stopping: set[str] = set()  # containers whose end is our own doing
-        self._doomed: set[tuple[str, str]] = (
-            set()
-        )  # names and allocations of what to remove when the engine answers again
+        self._doomed: set[tuple[str, str]] = set()  # (name, allocation) to remove when the engine answers again
         self._claims: list[Claim] | None = None
         self._undoing: set[asyncio.Task[None]] = set()
         self._watch: Watch | None = None
@@ -99,9 +97,10 @@ class DockerLauncher:
         check_image(self._spec, image)
         user = await self._have(image, on_progress)
         on_progress(Progress(phase="creating"))
+        began = time.monotonic()
         made = await self._or_undo(self._worker.submit(lambda: self._create(launch, image)))
         claim = labels.decode(labels.encode(launch), made.id)
-        self._prepared[made.id] = _Prepared(claim, launch.totals, image, user, time.monotonic())
+        self._prepared[made.id] = _Prepared(claim, launch.totals, image, user, began)
         self._tell(self._table.happened(Seen(unit=made, claim=claim, state="created")))
         return made
 
@@ -240,8 +239,8 @@ class DockerLauncher:
                     return host_ports(inspected)
             raise self._ended_early(unit, known.image, state["ExitCode"], state["OOMKilled"])
         except docker.errors.APIError as error:
-            image = known.image if known else self._spec.image
-            raise self._explain(error, unit, image) from None
+            why = why_not_started(said(error), self._reach.bind)
+            raise LaunchError(f"{unit.name} cannot be started on {self.node}: {why}", logs="") from None
 
     def _look_up(self, client: Any, unit: Unit) -> _Prepared:
         config = client.inspect_container(unit.id)["Config"]
@@ -252,26 +251,8 @@ class DockerLauncher:
         logs = self._logs(unit, LOG_LINES)
         if code in IMAGE_REFUSED and (why := refusal(logs.splitlines())):
             return ImageRefused(f"image {image!r} cannot be used: {why}", image=image, logs=logs)
-        how = describe_end(code, memory=memory, limit=self._spec.ram)
+        how = describe_end(code, memory=memory and code == KILLED, limit=self._spec.ram)
         return LaunchError(f"{unit.name} on {self.node} {how} while it started", exit_code=code, logs=logs)
-
-    def _explain(self, error: docker.errors.APIError, unit: Unit, image: str) -> LaunchError:
-        """A refusal to start, for people."""
-        words = said(error)
-        if isinstance(error, docker.errors.NotFound) and "No such container" in words:
-            why = "its container was removed by somebody before it was started; request again"
-        elif "could not select device driver" in words:
-            why = "its engine cannot give GPUs to containers; install nvidia-container-toolkit on that machine"
-        elif "port is already allocated" in words or "address already in use" in words:
-            why = f"a port the kernel had before its restart is in use by another program now ({words}); request again"
-        elif "cannot assign requested address" in words:
-            why = (
-                f"{self._reach.bind} is not an address of that machine's own; in gpufit.toml write its name as the "
-                "address, and kernels are published on all of its addresses"
-            )
-        else:
-            why = words
-        return LaunchError(f"{unit.name} cannot be started on {self.node}: {why}", logs="")
 
     def _interrupt(self, unit: Unit) -> None:
         """`kill -INT -1` in the container signals all that runs there but init and the shell itself."""

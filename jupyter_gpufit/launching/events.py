@@ -149,7 +149,8 @@ def _with_end(client: Any, seen: Seen, code: int | None) -> Seen:
         if code in (None, KILLED):
             inspected = client.inspect_container(id)
             state = inspected["State"]
-            code, memory, limit = state["ExitCode"], state["OOMKilled"], inspected["HostConfig"]["Memory"]
+            code, limit = state["ExitCode"], inspected["HostConfig"]["Memory"]
+            memory = state["OOMKilled"] and code == KILLED  # else it was one of its children, some time
         if code in IMAGE_REFUSED:
             words = refusal(client.logs(id, tail=20).decode("utf-8", "replace").splitlines())
     except docker.errors.APIError as error:  # removed meanwhile

@@ -51,6 +51,7 @@ class Table:
     def __init__(self) -> None:
         self._seen: dict[str, Seen] = {}
         self._ends: dict[str, Ended] = {}
+        self._missed: dict[str, None] = {}  # ended only because a list did not have them
         self._dismissed: dict[str, None] = {}
         self.complete = False
         """Whether there was a list yet; if so, a container that is not here does not exist."""
@@ -60,6 +61,9 @@ class Table:
         now = {seen.unit.id: seen for seen in containers if seen.unit.id not in self._dismissed}
         before, self._seen, self.complete = self._seen, now, True
         gone = [msgspec.structs.replace(seen, state="gone") for id, seen in before.items() if id not in now]
+        for seen in gone:
+            if seen.unit.id not in self._ends:
+                _keep(self._missed, seen.unit.id, None)
         return [end for seen in (*gone, *now.values()) if (end := self._note(seen, before.get(seen.unit.id)))]
 
     def happened(self, seen: Seen) -> list[Ended]:
@@ -101,7 +105,12 @@ class Table:
 
     def _note(self, seen: Seen, before: Seen | None) -> Ended | None:
         """Remember an end; return it if it is news, which the end of what never ran is not."""
-        if seen.state not in ("exited", "dead", "gone") or seen.unit.id in self._ends:
+        if seen.state not in ("exited", "dead", "gone"):
+            if seen.unit.id in self._missed:  # that list was made a moment before the container
+                del self._missed[seen.unit.id]
+                self._ends.pop(seen.unit.id, None)
+            return None
+        if seen.unit.id in self._ends:
             return None
         code = KILLED if seen.code is None else seen.code
         how = "its container was removed by somebody" if seen.state == "gone" else describe_end(code)

@@ -107,11 +107,12 @@ class Log:
         self.file = open(path, "ab", buffering=0)  # noqa: SIM115  (open for as long as we live)
 
     def write(self, data: bytes) -> None:
-        if self.file.tell() + len(data) > self.half:
-            self.file.close()
-            os.replace(self.path, self.path + ".1")
-            self.file = open(self.path, "wb", buffering=0)  # noqa: SIM115
-        self.file.write(data[-self.half :])
+        with contextlib.suppress(OSError):  # a full disk costs what was printed, not the kernel
+            if self.file.tell() + len(data) > self.half:
+                os.replace(self.path, self.path + ".1")
+                self.file.close()
+                self.file = open(self.path, "wb", buffering=0)  # noqa: SIM115
+            self.file.write(data[-self.half :])
 
 
 def prctl(option: int, value: int) -> None:

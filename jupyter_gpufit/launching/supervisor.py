@@ -85,6 +85,7 @@ class LocalUnit:
                     file.write(content)
             except OSError as error:
                 raise LaunchError(f"cannot write {path}: {error.strerror}") from None
+        self._ports.let_go()
         self._tell(do="start", argv=list(argv), env={**env, MARK: self.unit.id}, cwd=cwd)
         return self.started
 
@@ -166,10 +167,11 @@ class LocalUnit:
 
 
 def make_directory(name: str) -> Path:
-    """A directory that only this user can look into."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    parent = runtime if runtime and os.access(runtime, os.W_OK) else None
-    return Path(tempfile.mkdtemp(prefix=f"gpufit-{name[:32]}-", dir=parent))
+    """A directory that only this user can look into. Raises `LaunchError`."""
+    try:
+        return Path(tempfile.mkdtemp(prefix=f"gpufit-{name[:32]}-"))
+    except OSError as error:
+        raise LaunchError(f"cannot make a directory in {tempfile.gettempdir()}: {error.strerror}") from None
 
 
 def _environment(pid: int) -> list[bytes]:

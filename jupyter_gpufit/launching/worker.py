@@ -13,6 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from ..errors import NodeUnreachable
+
 __all__ = ["Worker"]
 
 T = TypeVar("T")
@@ -32,11 +34,12 @@ class Worker:
         self._closed = False
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
-        """Run `call` as soon as a thread is free. The future can be cancelled only until then."""
+        """Run `call` as soon as a thread is free; until then the future can be cancelled. Raises `NodeUnreachable` if
+        the worker is closed."""
         job: Future[T] = Future()
         with self._lock:
             if self._closed:
-                raise RuntimeError(f"the worker of {self._name} is closed")
+                raise NodeUnreachable(f"nothing is asked of {self._name} any more: its launcher is closed")
             self._unfinished += 1
             self._jobs.put((job, call))
             if len(self._threads) < min(self._unfinished, self._limit):

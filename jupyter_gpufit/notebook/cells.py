@@ -90,15 +90,7 @@ def run_cell(
         "allow_stdin": outputs.allow_stdin and not silent,
         "stop_on_error": True,
     }
-    # What is left to read is of a cell that was given up on, and not this cell's.
-    while (message := channel.receive(0)) is not None:
-        if message.tells_death:
-            raise KernelGone("the kernel died since the last cell")
-    channel.listen(True)
-    try:
-        return serve(channel, channel.send("shell", "execute_request", content), outputs)
-    finally:
-        channel.listen(False)
+    return serve(channel, "execute_request", content, outputs)
 
 
 def evaluate(channel: Channel, code: str, outputs: Outputs, expressions: dict[str, str]) -> dict[str, str]:
@@ -117,12 +109,23 @@ def evaluate(channel: Channel, code: str, outputs: Outputs, expressions: dict[st
     return texts
 
 
-def serve(channel: Channel, request: str, outputs: Outputs, *, reply: bool = True) -> Reply:
-    """Show what `request` (the id of a message that was sent) does, until the kernel is idle again.
+def serve(channel: Channel, kind: str, content: dict[str, Any], outputs: Outputs, **more: Any) -> Reply:
+    """Send a message of that kind to the shell channel, and show what it does, until the kernel is idle again.
 
-    Without `reply` the request is one that gets no answer (`comm_msg`).
+    Raises `KernelGone` and `Interrupted` like `run_cell`. Also called for widgets (`comms.py`), whose messages get
+    no reply.
     """
-    return _Run(channel, request, outputs, None if reply else Reply()).to_the_end()
+    with channel.serving:
+        # What is left to read is of a cell that was given up on.
+        while (message := channel.receive(0)) is not None:
+            if message.tells_death:
+                raise KernelGone("the kernel died since the last cell")
+        channel.listen(True)
+        try:
+            request = channel.send("shell", kind, content, **more)
+            return _Run(channel, request, outputs, None if kind == "execute_request" else Reply()).to_the_end()
+        finally:
+            channel.listen(False)
 
 
 class _Run:

@@ -64,7 +64,12 @@ class Message(Struct, frozen=True, kw_only=True):
 
 
 class Channel(Protocol):
-    """A way to one remote kernel. Used from one thread."""
+    """A way to one remote kernel."""
+
+    serving: threading.RLock
+    """Held by whoever sends something and reads what comes of it: a cell, or a widget's message on another thread."""
+    keep: bool
+    """Whether widgets depend on it, so that it has to stay open also while no cell runs."""
 
     def send(self, channel: str, kind: str, content: dict[str, Any], **more: Any) -> str:
         """Send a message (`metadata`, `buffers`, `parent` may be in `more`); its id. Raises `KernelGone`."""
@@ -119,16 +124,31 @@ class _Inbox:
         return message
 
 
-class WebSocketChannel:
+class _Inboxed:
+    """What both channels share: the reading half."""
+
+    def __init__(self) -> None:
+        self.serving = threading.RLock()
+        self.keep = False
+        self._inbox = _Inbox()
+
+    def receive(self, timeout: float) -> Message | None:
+        return self._inbox.get(timeout)
+
+    def listen(self, on: bool) -> None:
+        self._inbox.listening = on
+
+
+class WebSocketChannel(_Inboxed):
     """Over the server's `api/kernels/{id}/channels` (protocol `v1.kernel.websocket.jupyter.org`)."""
 
     def __init__(self, server: Server, kernel_id: str, interrupt: Callable[[], None]) -> None:
         """Connects. `interrupt` asks the server to interrupt the kernel. Raises `ServerUnreachable` or `KernelGone`."""
         import websocket
 
+        super().__init__()
         self._session = uuid.uuid4().hex
         self._interrupt = interrupt
-        self._inbox = _Inbox()
         self._closed = threading.Event()
         url = f"ws{server.url.removeprefix('http')}api/kernels/{quote(kernel_id)}/channels?session_id={self._session}"
         options: dict[str, Any] = {"enable_multithread": True, "skip_utf8_validation": True}
@@ -170,12 +190,6 @@ class WebSocketChannel:
             raise KernelGone(f"the connection to the kernel is lost ({problem})") from None
         return str(header["msg_id"])
 
-    def receive(self, timeout: float) -> Message | None:
-        return self._inbox.get(timeout)
-
-    def listen(self, on: bool) -> None:
-        self._inbox.listening = on
-
     def interrupt(self) -> None:
         self._interrupt()
 
@@ -204,7 +218,7 @@ class WebSocketChannel:
         self._inbox.put(KernelGone(reason))
 
 
-class LoopChannel:
+class LoopChannel(_Inboxed):
     """A kernel's channels by an asyncio kernel client that lives in another thread's event loop."""
 
     def __init__(
@@ -218,21 +232,15 @@ class LoopChannel:
 
         Raises `KernelGone` if the kernel does not answer.
         """
+        super().__init__()
         self._loop = loop
         self._alive = alive
-        self._inbox = _Inbox()
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
         self._run(self._open(client))
 
     def send(self, channel: str, kind: str, content: dict[str, Any], **more: Any) -> str:
         return str(self._run(self._send(channel, kind, content, **more)))
-
-    def receive(self, timeout: float) -> Message | None:
-        return self._inbox.get(timeout)
-
-    def listen(self, on: bool) -> None:
-        self._inbox.listening = on
 
     def interrupt(self) -> None:
         # ipykernel, which leads its process group, interrupts its children too.

@@ -2,6 +2,8 @@
 
 A comm that is opened there gets a stand-in of the same id in the local kernel's comm manager. What the front end sends
 to it goes to the remote kernel, and what that does in answer comes back, while the local kernel handles the message.
+Front ends may send it to a subshell, which is another thread: it waits for the cell that runs, as the kernel there
+would.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ def relay(message: Message, channel: Channel, shell: Any, outputs: Outputs) -> N
     comms = kernel.comm_manager.comms
     comm_id = message.content.get("comm_id")
     if message.type == "comm_open":
+        channel.keep = True
         comms[comm_id] = _Relayed(str(comm_id), str(message.content.get("target_name", "")), channel, outputs)
     elif message.type == "comm_close":
         comms.pop(comm_id, None)
@@ -55,14 +58,12 @@ class _Relayed:
 
     def _pass_on(self, message: dict[str, Any]) -> None:
         # A widget that outlives its kernel does nothing, as anywhere in Jupyter.
-        self._channel.listen(True)
         with contextlib.suppress(KernelGone):
-            request = self._channel.send(
-                "shell",
+            serve(
+                self._channel,
                 message["header"]["msg_type"],
                 message["content"],
+                self._outputs,
                 metadata=message.get("metadata"),
                 buffers=[bytes(buffer) for buffer in message.get("buffers") or ()],
             )
-            serve(self._channel, request, self._outputs, reply=False)
-        self._channel.listen(False)

@@ -17,6 +17,7 @@ from typing import Any
 
 from ..errors import GpufitError
 from ..models import EndReason
+from .asides import Asides, question
 from .cells import RemoteError, Reply, evaluate, run_cell
 from .channels import Channel, KernelGone
 from .client import Client, Json, is_running, latest
@@ -89,6 +90,18 @@ class Link:
             finally:
                 self._start_timer()
 
+    def ask(self, kind: str, content: Json) -> Json | None:
+        """The reply to a question that is no cell; `None` if there is none at once."""
+        if not self._use.acquire(blocking=False):
+            return None
+        try:
+            return None if self._channel is None else question(self._channel, kind, content)
+        except KernelGone:
+            self._drop()  # the next cell will find out, and say it
+            return None
+        finally:
+            self._use.release()
+
     def close(self) -> None:
         """Idempotent."""
         with self._use:
@@ -159,7 +172,8 @@ class Link:
     def _idle(self) -> None:
         if self._use.acquire(blocking=False):
             try:
-                self._drop()
+                if self._channel is not None and not self._channel.keep:
+                    self._drop()
             finally:
                 self._use.release()
 
@@ -172,6 +186,7 @@ class Forwarder:
         self._link: Link | None = None
         self._lost: str | None = None
         self._forwarded_cell = False
+        self._asides = Asides(shell, lambda kind, content: self._link.ask(kind, content) if self._link else None)
         self._transformed: tuple[tuple[str, int, bool], str] | None = None
 
     @property
@@ -191,6 +206,7 @@ class Forwarder:
         self._link = link
         self._lost = None
         self._shell.transform_cell = self._transform
+        self._asides.install()
 
     def close(self) -> None:
         """Stop, and leave the shell as it was."""
@@ -201,6 +217,7 @@ class Forwarder:
         """Cells run in the local kernel again. Idempotent."""
         link, self._link = self._link, None
         if link is not None:
+            self._asides.remove()
             link.close()
 
     def link_to(self, client: Client, allocation: Json) -> tuple[Link, bool]:

@@ -273,8 +273,10 @@ class Gpufit:
         """The server says that this notebook was detached, or that its allocation ended."""
         data = message["content"].get("data") or {}
         here = self.forwarder.allocation
-        if data.get("action") == "stop" and here is not None and data.get("allocation") == here["id"]:
+        ours = here is not None and data.get("allocation") == here["id"]
+        if data.get("action") == "stop" and ours and not data.get("reason"):
             self.forwarder.stop()
+        # With a reason it ended by itself: the next cell finds that out, and says so instead of running here unnoticed.
         comm.close()
 
 

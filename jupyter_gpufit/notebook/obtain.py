@@ -1,4 +1,4 @@
-"""Wait for GPUs, and for their return, with one display that follows. A Ctrl-C leaves nothing held unknown to anybody."""
+"""Wait for GPUs, and for their return, with one display that follows. A Ctrl-C leaves nothing held in secret."""
 
 from __future__ import annotations
 

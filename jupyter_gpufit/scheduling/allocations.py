@@ -290,8 +290,8 @@ class Ledger(Books):
 
     def _restart_asked(self, entry: Entry, event: ev.RestartAsked) -> None:
         starts = entry.busy & {Work.PREPARE, Work.START_UNIT, Work.PLACE}
-        if not entry.live or entry.state is State.PENDING or starts:
-            return
+        if not entry.live or entry.allocation.node is None or starts:
+            return  # there is nothing to restart, or it is under way
         entry.restarting, entry.tries = True, 0
         entry.deadlines.pop("restart", None)
         self._set(entry, progress=Progress(phase="creating", message="restarting"))

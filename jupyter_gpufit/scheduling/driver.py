@@ -121,6 +121,7 @@ class Driver(LoggingConfigurable):
             self._make_launcher,
             holds=self._ledger.claims,
             on_exit=self._on_exit,
+            on_open=self._on_open,
             on_claims=self._on_claims,
             on_room=self._make_room,
             log=self.log,
@@ -328,8 +329,16 @@ class Driver(LoggingConfigurable):
         )
 
     def _on_exit(self, unit: Unit, code: int, sentence: str) -> None:
+        # A launcher tells of the units of all schedulers on its node, and of what is no allocation's unit any more.
+        entry = self._ledger.entries.get(unit.allocation)
+        if entry is None or entry.unit is None or entry.unit.id != unit.id:
+            return
         self._units.codes[unit.allocation] = code
         self._handle(ev.UnitExited(id=unit.allocation, unit=unit.id, message=sentence))
+
+    def _on_open(self, node: str) -> None:
+        if len(self._store.schedulers) > 1:  # claims do not tell of units that hold nothing, such as exited ones
+            self._reaper.visit(node)
 
     def _on_claims(self, node: str, claims: Sequence[Claim]) -> None:
         self._reaper.look(node, claims)

@@ -187,7 +187,7 @@ def walk(nodes: Iterable[Node], request: Request, policy: Policy, exclude: Mappi
             rejected[0][node.name] = reason
 
     second = _passing(first, policy.apart, rejected[1])
-    ordered = sorted(second, key=lambda pool: (policy.order(pool), pool.node.name))
+    ordered = sorted(second, key=policy.order)  # stable, so ties stay in the order of names
     fitting = _passing(ordered, policy.fits, rejected[3])
     return tuple(
         Stage(number, name, title, tuple(pool.node.name for pool in passed), MappingProxyType(why))

@@ -52,8 +52,8 @@ class _Slot:
 class Fleet:
     """Made by the scheduler; used on its event loop.
 
-    `holds(node)` are the ledger's claims there; `on_exit`, `on_claims` and `on_room` are told of units that ended, of
-    what runs on a node, and that a node changed, so that something may fit now.
+    `holds(node)` are the ledger's claims there; `on_exit`, `on_open`, `on_claims` and `on_room` are told of units that
+    ended, that a node's launcher works, of what runs there, and that a node changed, so that something may fit now.
     """
 
     def __init__(
@@ -63,13 +63,15 @@ class Fleet:
         *,
         holds: Callable[[str], Sequence[Claim]],
         on_exit: Callable[[Unit, int, str], None],
+        on_open: Callable[[str], None],
         on_claims: Callable[[str, Sequence[Claim]], None],
         on_room: Callable[[], None],
         log: logging.Logger,
     ) -> None:
         self.index = Index()
         self._cluster, self._make_launcher, self._holds = cluster, make_launcher, holds
-        self._on_exit, self._on_claims, self._on_room, self._log = on_exit, on_claims, on_room, log
+        self._on_exit, self._on_open, self._on_claims, self._on_room = on_exit, on_open, on_claims, on_room
+        self._log = log
         self._nodes: dict[str, Node] = {}
         self._slots: dict[str, _Slot] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -212,6 +214,7 @@ class Fleet:
 
         try:
             await slot.launcher.open(self._on_exit, claims)
+            self._on_open(name)
         except GpufitError as error:
             slot.failure = error
             self._log.error("node %s: %s", name, error)

@@ -124,8 +124,8 @@ class Shelf:
 class Index:
     """Nodes, indexed for selection. One writer, no locks: for use on one thread.
 
-    `update` costs time in the node's own GPUs, `select` a few passes over arrays. The first decision after nodes were
-    added or removed also sorts their names; the first one with a new wildcard for the node matches it with all names.
+    `update` costs time in the node's own GPUs, `select` a few passes over arrays. The first decision after a node was
+    added also sorts their names; the first one with a new wildcard for the node matches it with all names.
     """
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
@@ -179,7 +179,7 @@ class Index:
         self._leave_shelf(row)
         self._count[:, row] = self._total[:, row] = 0
         self._spare.append(row)
-        self._names_changed()
+        self._snapshot = None  # the order of the other names, and which of them match a glob, is as before
 
     def select(
         self, request: Request, policy: str | Policy = "best-fit", exclude: Mapping[str, str] = NOTHING
@@ -290,12 +290,9 @@ class Index:
                 self._count = _grown(self._count, capacity, 0)
                 self._total = _grown(self._total, capacity, 0)
         self._row[name] = row
-        self._names_changed()
-        return row
-
-    def _names_changed(self) -> None:
-        self._snapshot = self._rank = None
+        self._rank = None
         self._patterns.clear()
+        return row
 
     def _set_labels(self, row: int, before: Mapping[str, str], after: Mapping[str, str]) -> None:
         if before == after:

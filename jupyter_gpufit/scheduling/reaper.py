@@ -60,17 +60,17 @@ class Reaper:
         return claim.scheduler in self._ours and not self._belongs(node, claim, unit)
 
     async def _reap(self, node: str) -> None:
-        pause = self._grace
+        pause, level = self._grace, logging.WARNING
         while self._fleet.known(node) is not None:
             await asyncio.sleep(pause)
             try:
                 await self._reap_now(node)
                 return
             except GpufitError as error:
-                self._log.warning("what is left of ours on %s could not be removed yet: %s", node, error)
+                self._log.log(level, "what may be left of ours on %s could not be removed yet: %s", node, error)
             except Exception:
                 self._log.exception("what is left of ours on %s could not be removed", node)
-            pause = _AGAIN
+            pause, level = _AGAIN, logging.DEBUG
 
     async def _reap_now(self, node: str) -> None:
         with self._fleet.use(node) as slot:

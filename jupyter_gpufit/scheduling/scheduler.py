@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..errors import Cancelled, Conflict, GpufitError, LaunchError, NodeUnreachable, NotFound
+from ..errors import Cancelled, Conflict, GpufitError, LaunchError, NodeUnreachable, NotFound, Unavailable
 from ..models import Allocation, Endpoint, EndReason, Node, Request, State, Unit
 from . import events as ev
 from .allocations import Entry
@@ -40,6 +40,7 @@ class LocalScheduler(Driver):
 
     def explain(self, request: Request) -> Decision:
         """A dry run of `request`."""
+        self._check_open()
         return self._select(request)
 
     async def request(self, request: Request, owner: str, *, kernel_id: str | None = None) -> Allocation:
@@ -232,7 +233,7 @@ class LocalScheduler(Driver):
 
     def _check_open(self) -> None:
         if not self._open:
-            raise Conflict("the scheduler is not open (its server is starting or stopping); try again in a moment")
+            raise Unavailable("the scheduler is not open (its server is starting or stopping); try again in a moment")
 
     def _find(self, id: str) -> Allocation | None:
         entry = self._ledger.entries.get(id)

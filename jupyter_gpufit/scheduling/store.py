@@ -39,6 +39,8 @@ __all__ = ["MEMORY", "Store", "StoreLocked"]
 
 MEMORY: Literal[":memory:"] = ":memory:"
 SCHEMA = 1
+GATHER = 0.01
+"""Seconds that changes are gathered before they are written in one transaction."""
 MOST_FILES = 64
 MOST_IDS = 1000
 """Former scheduler ids that are remembered, latest first."""
@@ -68,7 +70,8 @@ class Store:
         self._connection, self._thread, self._log = connection, thread, log
         self._waiting: dict[str, tuple[bool, bytes] | None] = {}
         self._lock = threading.Lock()
-        self._scheduled = self._closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
 
     @classmethod
     async def open(
@@ -104,6 +107,8 @@ class Store:
         """Write what is left, and let go of the file. Idempotent. A disk that refuses is logged."""
         if not self._closed:
             self._closed = True
+            if self._timer is not None:
+                self._timer.cancel()
             await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, self._end))
             self._thread.shutdown(wait=False)
 
@@ -116,7 +121,8 @@ class Store:
         if where == MEMORY:
             memory = cls(None, _connect(None), thread, log)
             return memory, memory._begin([])
-        where.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _errors(where):
+            where.mkdir(parents=True, exist_ok=True, mode=0o700)
         files = [where / ("gpufit.sqlite" if n == 1 else f"gpufit-{n}.sqlite") for n in range(1, MOST_FILES + 1)]
         store: Store | None = None
         others: list[sqlite3.Connection] = []
@@ -178,14 +184,17 @@ class Store:
             if self._closed:
                 return
             self._waiting[id] = row
-            if self._scheduled:
-                return
-            self._scheduled = True
-        self._thread.submit(self._write)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(GATHER, self._write_soon)
+
+    def _write_soon(self) -> None:
+        self._timer = None
+        if not self._closed:
+            self._thread.submit(self._write)
 
     def _write(self, strict: bool = False) -> None:
         with self._lock:
-            rows, self._waiting, self._scheduled = self._waiting, {}, False
+            rows, self._waiting = self._waiting, {}
         if not rows:
             return
         kept = [(id, *row) for id, row in rows.items() if row is not None]
@@ -257,12 +266,19 @@ def _errors(path: Path | None) -> Iterator[None]:
     except sqlite3.OperationalError as error:
         if "locked" in str(error):
             raise StoreLocked(f"{path} is in use by another process (it is locked)") from error
-        raise StoreError(f"{path} cannot be used: {error}; check its permissions and the space on its disk") from error
+        if "no such" not in str(error):
+            raise StoreError(
+                f"{path} cannot be used: {error}; check its permissions and the space on its disk"
+            ) from error
+        raise _damaged(path, error) from error
     except sqlite3.DatabaseError as error:
-        raise StoreError(
-            f"{path} is damaged, or no database of ours: {error}; move it away to begin with none "
-            "(containers it knew of then have to be removed by hand: "
-            "docker ps --filter label=io.github.jupyter-gpufit.allocation)"
-        ) from error
+        raise _damaged(path, error) from error
     except OSError as error:
         raise StoreError(f"{path} cannot be used: {error.strerror or error}; check its permissions") from error
+
+
+def _damaged(path: Path | None, error: Exception) -> StoreError:
+    return StoreError(
+        f"{path} is damaged, or no database of ours: {error}; move it away to begin with none (containers it knew of "
+        "then have to be removed by hand: docker ps --filter label=io.github.jupyter-gpufit.allocation)"
+    )

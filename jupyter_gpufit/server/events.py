@@ -66,7 +66,7 @@ class Events:
         changed = [node for name, node in nodes.items() if node is not None and not _same(node, self._told.get(name))]
         self._told.update({node.name: node for node in changed})
         if changed or removed:
-            self._emit(NODES, {"changed": [msgspec.to_builtins(node) for node in changed], "removed": removed})
+            self._emit(NODES, {"changed": msgspec.json.decode(msgspec.json.encode(changed)), "removed": removed})
 
     def _emit(self, schema_id: str, data: dict[str, Any]) -> None:
         self._logger.emit(schema_id=schema_id, data=data)

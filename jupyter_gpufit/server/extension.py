@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -146,9 +145,9 @@ class GpufitExtension(ExtensionApp):
     async def _open_service(self, serverapp: Any) -> None:
         host = ServerKernelHost(serverapp.kernel_manager)
         service = await open_service(
-            os.path.expanduser(self.inventory) or None,
+            _path(self.inventory) if self.inventory else None,
             host=host,
-            store=Path(os.path.expanduser(self.store)),
+            store=_path(self.store),
             owner=self.owner,
             log=self.log,
         )
@@ -168,3 +167,8 @@ class GpufitExtension(ExtensionApp):
         )
         self._service = service
         set_current(service)
+
+
+def _path(text: str) -> Path:
+    """A path as people write it."""
+    return Path(text).expanduser()

@@ -25,6 +25,7 @@ Captured = pytest.CaptureFixture[str]
 def no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of this machine's Jupyter servers."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setenv("GPUFIT_CLAIMS_DIR", str(tmp_path / "claims"))
 
 
 @pytest.fixture

@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpufit.cluster.checks import MAX_GPUS, MAX_PROCESSES, check_report, clean
 from jupyter_gpufit.errors import InvalidValue
 from jupyter_gpufit.models import Gpu, GpuProcess, Report, decode, encode
 
+PATIENT = settings(deadline=None)  # the machine may be busy with other things
+
 
 def report(**keys: Any) -> Report:
-    return Report(gpus=(Gpu(**{"uuid": "GPU-1", "index": 0} | keys),))
+    usual: dict[str, Any] = {"uuid": "GPU-1", "index": 0}
+    return Report(gpus=(Gpu(**usual | keys),))
 
 
 def test_an_ordinary_report_passes_unchanged() -> None:
@@ -80,6 +83,7 @@ def test_the_effective_view_is_not_for_a_reporter_to_make() -> None:
     assert (gpu.allocations, gpu.shareable) == ((), False)
 
 
+@PATIENT
 @given(st.text(), st.integers(1, 50))
 def test_cleaned_text_is_one_printable_line_and_stays_so(text: str, most: int) -> None:
     line = clean(text, most)
@@ -88,6 +92,7 @@ def test_cleaned_text_is_one_printable_line_and_stays_so(text: str, most: int) -
     assert clean(line, most) == line
 
 
+@PATIENT
 @given(st.builds(Report, gpus=st.lists(st.builds(Gpu), max_size=3).map(tuple)))
 def test_whatever_has_the_right_types_is_believed_or_refused(odd: Report) -> None:
     try:

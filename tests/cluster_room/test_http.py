@@ -25,7 +25,7 @@ Source = Callable[..., HttpSource]
 async def source() -> AsyncIterator[Source]:
     made: list[HttpSource] = []
 
-    def make(url: str, **keys: str) -> HttpSource:
+    def make(url: str, **keys: Any) -> HttpSource:
         made.append(HttpSource(NodeSpec(name="n", report=url, **keys)))
         return made[-1]
 
@@ -136,6 +136,11 @@ MISBEHAVIOUR: dict[str, tuple[Behaviour, type[GpufitError], str]] = {
     "closes without an answer": (close_at_once, NodeUnreachable, "."),
     "closes half way": (close_half_way, NodeUnreachable, "."),
     "endless headers": (endless_headers, NodeUnreachable, "."),
+    "announces 100 MB": (
+        answering(b"HTTP/1.1 200 OK\r\nContent-Length: 104857600\r\n\r\n"),
+        NodeUnreachable,
+        "more than 2 MiB",
+    ),
     "not HTTP": (answering(b"SSH-2.0-OpenSSH_9.2\r\n"), NodeUnreachable, "."),
     "not JSON": (answering(http(b"<html>hello</html>")), InvalidValue, "answers, but not with a report"),
     "not UTF-8": (answering(http(b'{"host": "\xff"}')), InvalidValue, "not with a report"),

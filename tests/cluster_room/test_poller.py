@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestServer
 from helpers.bad_reporters import Serve, a_report, answering, hang, http
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpufit import inventory as inventories
@@ -28,6 +28,8 @@ from jupyter_gpufit.inventory import Inventory, NodeSpec
 from jupyter_gpufit.models import Claim, Gpu, Node, Report
 from jupyter_gpufit.reporting.agent import Agent
 from jupyter_gpufit.reporting.source import SimulatedSource
+
+PATIENT = settings(deadline=None)  # the machine may be busy with other things
 
 Open = Callable[..., Any]
 
@@ -68,7 +70,8 @@ def good(n: int = 0) -> Report:
 
 
 def spec(name: str, **keys: Any) -> NodeSpec:
-    return NodeSpec(**{"name": name, "monitor_period": 0.1, "timeout": 0.2} | keys)
+    usual: dict[str, Any] = {"name": name, "monitor_period": 0.1, "timeout": 0.2}
+    return NodeSpec(**usual | keys)
 
 
 class World:
@@ -116,6 +119,7 @@ async def open_world() -> AsyncIterator[Open]:
 # --- the pauses
 
 
+@PATIENT
 @given(st.floats(0.1, 3600), st.integers(0, 10_000), st.floats(0, 1))
 def test_pauses(period: float, failures: int, luck: float) -> None:
     rest = pause(period, failures, luck)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import queue
 import re
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Cell", "run_cell"]
+__all__ = ["Cell", "ready", "run_cell"]
 
 
 @dataclass
@@ -52,6 +53,23 @@ class Cell:
         elif kind == "comm_open":
             self.comms.append((content["target_name"], content["data"]))
         return bool(kind == "status" and content["execution_state"] == "idle")
+
+
+def ready(client: Any, timeout: float = 60.0) -> None:
+    """Wait until the kernel answers, and its iopub messages arrive.
+
+    (`wait_for_ready` of a client without a manager goes by heartbeats, which a busy machine misses.)
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        assert time.monotonic() < deadline, "the kernel does not answer"
+        client.kernel_info()
+        try:
+            client.get_shell_msg(timeout=1)
+            client.get_iopub_msg(timeout=1)
+        except queue.Empty:
+            continue
+        return
 
 
 def run_cell(client: Any, code: str, timeout: float = 60.0) -> Cell:

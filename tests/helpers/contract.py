@@ -1,4 +1,4 @@
-"""`openapi.yaml` as a judge of what a server really answers. Stricter than the description: no member it does not name."""
+"""`openapi.yaml` as a judge of what a server answers. Stricter than it says: no member that it does not name."""
 
 from __future__ import annotations
 

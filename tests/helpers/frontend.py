@@ -1,15 +1,15 @@
-"""A front end without a screen: does to a Jupyter server what JupyterLab does, so that tests see what a person would see.
+"""A front end without a screen: does to a Jupyter server what JupyterLab does, so that tests see what a person would.
 
     async with FrontEnd(url, token) as front:
         notebook = await front.open("a.ipynb")                    # session and kernel
         cell = await notebook.run("1 + 1")                         # a finished cell: .text, .outputs, .error
         cells = notebook.run_all(["x = 1", "print(x)"])            # Run All: everything is sent at once
         await cells[-1]
-        await notebook.on(kernel_id)                               # wait until the notebook has followed its session there
+        await notebook.on(kernel_id)                               # wait until it has followed its session there
         answer = await front.gpufit("POST", "allocations", {"gpus": 1})
 
-As in JupyterLab, a notebook follows its session when the session is found to have another kernel, and cells that are not
-finished then are *lost*: awaiting them raises `CellLost`.
+As in JupyterLab, a notebook follows its session when the session is found to have another kernel, and cells that are
+not finished then are *lost*: awaiting them raises `CellLost`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CellLost(Exception):
 
 
 async def eventually(condition: Callable[[], Any], within: float = LONG, step: float = 0.05) -> Any:
-    """What `condition` (sync or async) gives once that is true. Fails after `within` seconds, saying what it was last."""
+    """What `condition` (sync or async) gives once that is true. Fails after `within` seconds."""
     deadline = time.monotonic() + within
     while True:
         value = condition()
@@ -92,6 +92,16 @@ class Cell:
     def text(self) -> str:
         """All that a person reads: streams, `text/plain` of results and displays, errors."""
         return "".join(_text(output) for output in self.outputs)
+
+    @property
+    def stdout(self) -> str:
+        """What it printed."""
+        return "".join(output["text"] for output in self.outputs if output.get("name") == "stdout")
+
+    @property
+    def stderr(self) -> str:
+        """Likewise, on standard error."""
+        return "".join(output["text"] for output in self.outputs if output.get("name") == "stderr")
 
     @property
     def error(self) -> str | None:
@@ -325,6 +335,12 @@ class EventStream:
 
     async def until(self, condition: Callable[[dict[str, Any]], bool], within: float = LONG) -> dict[str, Any]:
         """The first event for which `condition` is true, past or to come."""
+        try:
+            return await self._until(condition, within)
+        except AssertionError:
+            raise AssertionError(f"no such event within {within:.0f} s, but: {self.seen}") from None
+
+    async def _until(self, condition: Callable[[dict[str, Any]], bool], within: float) -> dict[str, Any]:
         found: dict[str, Any] = await eventually(
             lambda: next((event for event in self.seen if condition(event)), None), within
         )

@@ -1,8 +1,8 @@
 """A real Jupyter server in a process of its own, and its REST API.
 
-    with JupyterServer(root, env) as server:
-        session = server.post("api/sessions", {...})
-        with server.client(session["kernel"]["id"]) as client: run_cell(client, "1 + 1")
+with JupyterServer(root, env) as server:
+    session = server.post("api/sessions", {...})
+    with server.client(session["kernel"]["id"]) as client: run_cell(client, "1 + 1")
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from helpers.cells import ready
 from jupyter_client.blocking.client import BlockingKernelClient
 
 __all__ = ["HttpError", "JupyterServer", "until"]
@@ -58,7 +59,11 @@ class JupyterServer:
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root", "--ip=127.0.0.1", "--port=0"),
-                *("--ServerApp.port_retries=0", f"--ServerApp.root_dir={self.root}", f"--IdentityProvider.token={self.token}"),
+                *(
+                    "--ServerApp.port_retries=0",
+                    f"--ServerApp.root_dir={self.root}",
+                    f"--IdentityProvider.token={self.token}",
+                ),
                 *self._arguments,
             ],
             env=self._env,
@@ -135,15 +140,14 @@ class JupyterServer:
         return kernels
 
     @contextmanager
-    def client(self, kernel_id: str, ready: bool = True) -> Iterator[BlockingKernelClient]:
+    def client(self, kernel_id: str, timeout: float = 60.0) -> Iterator[BlockingKernelClient]:
         """A client of one of its kernels, straight to the kernel."""
         file = Path(self._env["JUPYTER_RUNTIME_DIR"]) / f"kernel-{kernel_id}.json"
         client = BlockingKernelClient(connection_file=str(file))
         client.load_connection_file()
         client.start_channels()
         try:
-            if ready:
-                client.wait_for_ready(timeout=60)
+            ready(client, timeout)
             yield client
         finally:
             client.stop_channels()

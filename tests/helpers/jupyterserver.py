@@ -1,4 +1,4 @@
-"""Real Jupyter servers for tests: in this process (fast, its insides can be reached), or in one of their own (can be killed).
+"""Real Jupyter servers for tests: in this process (its insides can be reached), or in one of its own (can be killed).
 
 async with server_here(tmp_path, config) as here:          # here.app is the ServerApp, here.url, here.token
 async with server_process(tmp_path, inventory=...) as it:   # it.pid, await it.stop(), it.kill(), it.log
@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import secrets
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,15 @@ def directories(home: Path) -> dict[str, str]:
     return {name: str(place) for name, place in places.items()} | {"JUPYTER_PLATFORM_DIRS": "0"}
 
 
+def free_port() -> int:
+    """A port that nobody has now, and that neither the system nor a launcher gives to anybody: kernels start all the time."""
+    while True:
+        port = random.randrange(10_000, 15_000)
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+
+
 class Here:
     """A Jupyter server on this event loop."""
 
@@ -61,7 +71,7 @@ async def server_here(
     start: bool = True,
     base_url: str = "/base/",
 ) -> AsyncIterator[Here]:
-    """A Jupyter server on this event loop; `extension`: with ours; `start=False`: extensions loaded, but not started yet.
+    """A Jupyter server on this event loop; `extension`: with ours; `start=False`: loaded, but not started yet.
 
     The environment has to keep Jupyter's files in `home` already (`directories`).
     """
@@ -72,13 +82,18 @@ async def server_here(
     settings.ServerApp.reraise_server_extension_failures = True
     settings.IdentityProvider.token = secrets.token_hex(16)
     ServerApp.clear_instance()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     app = ServerApp.instance(
-        config=settings, port=port, port_retries=0, ip="127.0.0.1", base_url=base_url, root_dir=str(root), open_browser=False,
-        allow_root=True, log_level="DEBUG",
-    )  # fmt: skip
+        config=settings,
+        ip="127.0.0.1",
+        port=port,
+        port_retries=0,
+        base_url=base_url,
+        root_dir=str(root),
+        open_browser=False,
+        allow_root=True,
+        log_level="DEBUG",
+    )
     app.init_signal = lambda: None  # signals are pytest's
     logging.getLogger("tornado.access").propagate = False
     try:
@@ -88,6 +103,7 @@ async def server_here(
         app.start_app()
         if start:
             await app.extension_manager.start_all_extensions()
+        await eventually(lambda: app.http_server._sockets)  # it listens from the loop's next turn on
         yield Here(app)
     finally:
         await app._cleanup()
@@ -149,15 +165,13 @@ async def server_process(
 ) -> AsyncIterator[ServerProcess]:
     """Start `jupyter server` (`lab`: `jupyter lab`) with our extension and wait until its scheduler answers.
 
-    All its files are in `home`; a second call with the same `home` is the same person's next server. `config`: traits as
-    on the command line, such as `{"GpufitExtension.owner": "ada"}`. On leaving it is stopped, unless it has ended by then.
+    All its files are in `home`; a second call with the same `home` is the same person's next server. `config`: traits
+    as on the command line, such as `{"GpufitExtension.owner": "ada"}`. On leaving it is stopped, if it still runs.
     """
     root = home / "root"
     root.mkdir(parents=True, exist_ok=True)
     if port is None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
     token = token or secrets.token_hex(16)
     traits: dict[str, Any] = {
         "ServerApp.ip": "127.0.0.1",

@@ -1,4 +1,4 @@
-"""The swap, in a real Jupyter server: an ordinary kernel stands for the allocation's, so no GPU and no engine is needed."""
+"""The swap, in a real Jupyter server. An ordinary kernel stands for the allocation's: no GPU, no engine is needed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from jupyter_gpufit.errors import Conflict, InvalidValue, NotFound
 from jupyter_gpufit.kernels import attach as attach_module
 from jupyter_gpufit.kernels.adopt import ServerKernelHost
 from jupyter_gpufit.kernels.attach import Attachment, Attachments
+from jupyter_gpufit.kernels.idle import KernelWatch
 from jupyter_gpufit.models import Allocation, EndReason, Request, State
 
 ASK = "from comm import create_comm; create_comm(target_name='jupyter_gpufit', data={'action': '%s'})"
@@ -55,8 +56,15 @@ class Desk:
 
     def record(self, id: str, kernel_id: str | None, state: State, reason: EndReason | None = None) -> Allocation:
         self.allocations[id] = made = Allocation(
-            id=id, name=f"name-{id}", owner="me", request=Request(), created=0.0, state=state, reason=reason, kernel_id=kernel_id
-        )  # fmt: skip
+            id=id,
+            name=f"name-{id}",
+            owner="me",
+            request=Request(),
+            created=0.0,
+            state=state,
+            reason=reason,
+            kernel_id=kernel_id,
+        )
         return made
 
     async def end(self, id: str, reason: EndReason) -> None:
@@ -197,7 +205,7 @@ async def test_a_remote_kernel_that_dies_gives_the_notebook_back(desk: Desk) -> 
     desk.kernels._kernels[allocation.kernel_id].provisioner.process.kill()
     await notebook.on(local)
     assert await notebook.value("x") == "1"
-    assert await notebook.value("heard") == "[{'action': 'stop', 'allocation': 'a1'}]"
+    assert await notebook.value("heard") == "[{'action': 'stop', 'allocation': 'a1', 'reason': 'failed'}]"
     assert notebook.session == (await notebook.model())["id"]
     assert [model["id"] for model in await desk.sessions.list_sessions()] == [notebook.session]
 
@@ -221,8 +229,8 @@ async def test_a_notebook_shut_down_while_attached_takes_its_local_kernel_with_i
 
 
 async def test_a_notebook_shut_down_while_the_allocation_goes_on_being_stopped(desk: Desk) -> None:
-    """`DELETE /api/sessions` shuts the kernel down, which ends its allocation, which gives the notebook back; and only then
-    deletes the session."""
+    """`DELETE /api/sessions` shuts the kernel down, which ends its allocation, which gives the notebook back; and only
+    then deletes the session."""
     notebook, allocation, local = await attached(desk)
     shutdown = desk.kernels.shutdown_kernel
 
@@ -301,7 +309,8 @@ async def test_moves_to_another_allocation_and_keeps_its_local_kernel(desk: Desk
     assert await notebook.value("x") == "1"
     assert await notebook.value("[h['allocation'] for h in heard]") == "['a1', 'a2']"
     assert [(change["allocation"], change["state"]) for change in desk.changes] == [
-        ("a1", "waiting"), ("a1", "attached"), ("a2", "waiting"), ("a2", "attached"), ("a1", "detached"), ("a2", "detached"),
+        ("a1", "waiting"), ("a1", "attached"), ("a2", "waiting"), ("a2", "attached"),
+        ("a1", "detached"), ("a2", "detached"),
     ]  # fmt: skip
 
 
@@ -397,7 +406,7 @@ async def test_other_words_from_a_remote_kernel_do_nothing(desk: Desk) -> None:
 
 
 async def test_several_notebooks_on_one_allocation(desk: Desk) -> None:
-    one, allocation, local_one = await attached(desk, "one.ipynb")
+    one, _, local_one = await attached(desk, "one.ipynb")
     two, _, local_two = await attached(desk, "two.ipynb")
     await one.run("shared = 1")
     assert await two.value("shared") == "1"
@@ -410,7 +419,7 @@ async def test_several_notebooks_on_one_allocation(desk: Desk) -> None:
 
 async def test_a_parked_local_kernel_is_not_culled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attach_module, "_PARKED_PERIOD", 0.2)
-    culling = {"cull_idle_timeout": 3, "cull_interval": 1}
+    culling = {"cull_idle_timeout": 2, "cull_interval": 1}
     async with desk_at(tmp_path, MappingKernelManager=culling) as desk:
         forgotten = await desk.kernels.start_kernel()
         notebook, _, local = await attached(desk)
@@ -423,7 +432,7 @@ async def test_a_parked_local_kernel_is_not_culled(tmp_path: Path, monkeypatch: 
 
 
 async def test_a_renamed_notebook(desk: Desk) -> None:
-    notebook, allocation, local = await attached(desk)
+    notebook, allocation, _ = await attached(desk)
     await desk.front.api(
         "PATCH", f"api/sessions/{notebook.session}", {"path": "sub/b.ipynb", "name": "b.ipynb"}, expect=200
     )
@@ -462,3 +471,15 @@ async def test_closing_in_the_middle_leaves_nothing(desk: Desk) -> None:
     # The scheduler closes after us, and stops its kernels.
     await desk.release("a2")
     assert desk.attachments.of("a2") == []
+
+
+async def test_a_watch_whose_closing_is_cancelled_is_closed(desk: Desk) -> None:
+    kernel_id = await desk.kernels.start_kernel()
+    watch = KernelWatch(desk.kernels.get_kernel(kernel_id), lambda: True)
+    watch.start()
+    assert await watch.idle()
+    closing = asyncio.create_task(watch.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    assert watch._client.context.closed

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.cells import Cell, run_cell
+from helpers.cells import Cell, ready, run_cell
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.connect import write_connection_file
 
@@ -39,10 +39,14 @@ SPEC = ["{python}", "-m", "ipykernel_launcher", "-f", "{connection_file}"]
 def put(directory: Path, notice: str = "", encrypt: bool = False, **command: Any) -> list[str]:
     """Lay the files out as a launcher does; returns the command."""
     keys = make_keys(b"0123456789abcdef", "hmac-sha256", encrypt)
-    curve = {} if keys.curve_public is None or keys.curve_secret is None else {
-        "curve_publickey": keys.curve_public.encode(),
-        "curve_secretkey": keys.curve_secret.encode(),
-    }
+    curve = (
+        {}
+        if keys.curve_public is None or keys.curve_secret is None
+        else {
+            "curve_publickey": keys.curve_public.encode(),
+            "curve_secretkey": keys.curve_secret.encode(),
+        }
+    )
     connection_file = directory / "kernel-1.json"
     write_connection_file(str(connection_file), ip="127.0.0.1", key=keys.key, kernel_name="gpufit", **curve)
     for name, content in contents.files("kernel-1.json", connection_file.read_bytes(), notice).items():
@@ -59,12 +63,14 @@ def environment(direct: bool = False) -> dict[str, str]:
 @contextmanager
 def kernel(directory: Path, env: dict[str, str] | None = None, **options: Any) -> Iterator[BlockingKernelClient]:
     command = put(directory, **options)
-    process = subprocess.Popen(command, env=env or environment(), cwd="/", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(
+        command, env=env or environment(), cwd="/", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     client = BlockingKernelClient(connection_file=str(directory / "kernel-1.json"))
     client.load_connection_file()
     client.start_channels()
     try:
-        client.wait_for_ready(timeout=60)
+        ready(client)
         yield client
     finally:
         client.stop_channels()
@@ -74,17 +80,20 @@ def kernel(directory: Path, env: dict[str, str] | None = None, **options: Any) -
 
 @pytest.fixture(scope="module")
 def attached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BlockingKernelClient]:
-    """One kernel for all that changes nothing in it. It has a working directory of its own, and the package is not there."""
+    """One kernel for all that changes nothing in it, with a working directory of its own."""
     directory, work = tmp_path_factory.mktemp("unit"), tmp_path_factory.mktemp("work")
-    # As in a container: no jupyter_gpufit but the one that was put in.
+    # As in a container: there is no jupyter_gpufit but the one that was put in.
     site = directory / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(
         "import sys\n"
+        "from importlib.machinery import PathFinder\n"
         "class Hide:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == '__editable___jupyter_gpufit': raise ModuleNotFoundError(name)\n"
-        "sys.meta_path.insert(0, Hide())\n"
+        "    @staticmethod\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        "        if name == 'jupyter_gpufit':\n"
+        "            return PathFinder.find_spec(name, [entry for entry in sys.path if entry.endswith('remote')])\n"
+        "sys.meta_path.insert(0, Hide)\n"
     )
     hide = environment() | {"PYTHONPATH": str(site)}
     with kernel(directory, hide, cwd=str(work), notice="the kernel before this one was killed for memory") as client:
@@ -99,7 +108,9 @@ def test_the_first_cell_shows_the_notice_and_only_the_first(attached: BlockingKe
 
 
 def test_it_works_in_the_notebooks_directory_and_leads_its_group(attached: BlockingKernelClient) -> None:
-    cell = run_cell(attached, "import os; print(os.getcwd(), os.getpgrp() == os.getpid(), os.environ.get('JPY_PARENT_PID'))")
+    cell = run_cell(
+        attached, "import os; print(os.getcwd(), os.getpgrp() == os.getpid(), os.environ.get('JPY_PARENT_PID'))"
+    )
     assert cell.stdout.split()[1:] == ["True", "None"]
     assert "work" in cell.stdout
 
@@ -114,6 +125,7 @@ def test_load_ext_works_and_says_nothing(attached: BlockingKernelClient) -> None
     cell = run_cell(attached, "%load_ext jupyter_gpufit\n%gpufit")
     assert cell.status == "ok"
     assert "already loaded" not in cell.stdout + cell.stderr
+    assert "remote" in run_cell(attached, "import jupyter_gpufit; jupyter_gpufit.__file__").result
     assert "GPU-1" in cell.stdout
 
 
@@ -135,7 +147,9 @@ def test_asking_for_what_it_holds_does_nothing(attached: BlockingKernelClient, l
     assert cell.comms == []
 
 
-@pytest.mark.parametrize("line", ["request 1 --memory 16GiB", "request 2 --memory 8GiB", "request 2 --memory 16GiB --name other"])
+@pytest.mark.parametrize(
+    "line", ["request 1 --memory 16GiB", "request 2 --memory 8GiB", "request 2 --memory 16GiB --name other"]
+)
 def test_asking_for_something_else_says_what_to_do(attached: BlockingKernelClient, line: str) -> None:
     cell = run_cell(attached, f"%gpufit {line}")
     assert cell.status == "error"
@@ -168,7 +182,9 @@ def test_other_verbs_say_where_they_work(attached: BlockingKernelClient, verb: s
     assert (cell.status, "local kernel" in cell.stdout) == ("ok", True)
 
 
-@pytest.mark.parametrize("head", ["%%gpufit", "%%gpufit train", "%%gpufit --push a,b --pull c", "%%gpufit train --push a"])
+@pytest.mark.parametrize(
+    "head", ["%%gpufit", "%%gpufit train", "%%gpufit --push a,b --pull c", "%%gpufit train --push a"]
+)
 def test_a_cell_for_this_allocation_runs_as_any_other(attached: BlockingKernelClient, head: str) -> None:
     cell = run_cell(attached, f"{head}\nx = 20\nx + 1")
     assert cell.result == "21"
@@ -207,7 +223,9 @@ def test_an_encrypted_kernel_answers_encrypted_clients(tmp_path: Path) -> None:
 
 def test_a_directory_that_is_not_there_is_told_and_no_obstacle(tmp_path: Path) -> None:
     command = put(tmp_path, cwd="/nowhere/at/all")
-    process = subprocess.Popen(command, env=environment(), cwd="/", stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        command, env=environment(), cwd="/", stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
     assert process.stderr is not None
     line = process.stderr.readline()
     process.kill()
@@ -238,7 +256,13 @@ def test_an_image_that_is_too_old_to_encrypt(tmp_path: Path, version: str, allow
 def test_an_image_without_ipykernel(tmp_path: Path) -> None:
     command = put(tmp_path)
     done = subprocess.run(
-        [command[0], "-S", *command[1:]], env=environment(), cwd="/", capture_output=True, text=True, timeout=60, check=False
+        [command[0], "-S", *command[1:]],
+        env=environment(),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == contents.IMAGE_UNUSABLE
     assert "no ipykernel" in done.stderr
@@ -265,7 +289,11 @@ def test_another_module_than_ipykernel_is_run_as_python_would(tmp_path: Path) ->
 def test_the_bootstrap_adds_next_to_nothing_to_a_kernels_start(tmp_path: Path) -> None:
     """Counted in modules, not in time: what it imports is what the kernel imports anyway."""
     with kernel(tmp_path, environment()) as client:
-        ours = set(run_cell(client, "import sys; print(*[m for m in sys.modules if m.startswith('jupyter_gpufit')])").stdout.split())
+        ours = set(
+            run_cell(
+                client, "import sys; print(*[m for m in sys.modules if m.startswith('jupyter_gpufit')])"
+            ).stdout.split()
+        )
     assert ours <= {
         "jupyter_gpufit",
         "jupyter_gpufit.kernels",
@@ -274,11 +302,15 @@ def test_the_bootstrap_adds_next_to_nothing_to_a_kernels_start(tmp_path: Path) -
     }
 
 
-@pytest.mark.parametrize("work", ["import subprocess; subprocess.run(['sleep', '600'])", POOL := (
-    "import multiprocessing, time\n"
-    "with multiprocessing.get_context('fork').Pool(2) as pool:\n"
-    "    pool.map(time.sleep, [600, 600])"
-)])
+WORKERS = """
+import multiprocessing, time
+workers = [multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)) for _ in range(2)]
+[worker.start() for worker in workers]
+[worker.join() for worker in workers]
+"""
+
+
+@pytest.mark.parametrize("work", ["import subprocess; subprocess.run(['sleep', '600'])", WORKERS])
 def test_an_interrupt_message_reaches_children(tmp_path: Path, work: str) -> None:
     with kernel(tmp_path) as client:
         pid = int(run_cell(client, "import os; os.getpid()").result)

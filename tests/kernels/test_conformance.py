@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+import jupyter_kernel_test
 import pytest
 from jupyter_client.manager import start_new_kernel
-from jupyter_kernel_test import KernelTests
 
 
-class Conformance(KernelTests):
+class Conformance(jupyter_kernel_test.KernelTests):
     """What a Python kernel has to do; where it runs is the subclasses' matter."""
 
     __test__ = False
@@ -24,31 +27,49 @@ class Conformance(KernelTests):
     invalid_code_samples = ["import = 7q"]  # noqa: RUF012
     code_page_something = "zip?"
     code_generate_error = "raise ValueError('no')"
-    code_execute_result = [{"code": "6 * 7", "result": "42"}]  # noqa: RUF012
+    code_execute_result = [{"code": "1+2+3", "result": "6"}, {"code": "6*7", "result": "42"}]  # noqa: RUF012
     code_display_data = [  # noqa: RUF012
         {"code": "from IPython.display import HTML, display; display(HTML('<b>x</b>'))", "mime": "text/html"},
         {"code": "from IPython.display import Math, display; display(Math('x^2'))", "mime": "text/latex"},
     ]
     code_history_pattern = "1?2*"
-    supported_history_operations = ("tail", "range", "search")
     code_inspect_sample = "zip"
     code_clear_output = "from IPython.display import clear_output; clear_output()"
 
+    def test_history(self) -> None:
+        """In place of the inherited one, which does not know that ipykernel calls its own session number 0."""
+        codes = [sample["code"] for sample in self.code_execute_result]
+
+        def history(**how: Any) -> list[tuple[int, str]]:
+            reply = self.history_helper(codes, output=False, raw=True, **how)
+            return [(entry[1], entry[2]) for entry in reply["content"]["history"]]
+
+        tail = history(hist_access_type="tail", n=len(codes))
+        assert [code for _, code in tail] == codes
+        start = tail[0][0]
+        assert history(hist_access_type="range", session=0, start=start, stop=start + 1) == tail[:1]
+        found = history(hist_access_type="search", pattern=self.code_history_pattern, unique=True)
+        assert [code for _, code in found] == codes[:1]
+
     @classmethod
     def setUpClass(cls) -> None:
-        cls.km, cls.kc = start_new_kernel(kernel_name=cls.kernel_name)
+        """Not here: the cluster comes first (`kernel`)."""
 
     @classmethod
     def tearDownClass(cls) -> None:
-        cls.kc.stop_channels()
-        cls.km.shutdown_kernel()
-        cls.km.context.destroy(linger=0)
+        """Likewise."""
 
 
+@pytest.fixture(scope="class")
+def kernel(request: pytest.FixtureRequest) -> Iterator[None]:
+    """One kernel for a whole class, started and stopped as any application of jupyter_client would."""
+    request.cls.km, request.cls.kc = start_new_kernel(kernel_name="gpufit")
+    yield
+    request.cls.kc.stop_channels()
+    request.cls.km.shutdown_kernel()
+    request.cls.km.context.destroy(linger=0)
+
+
+@pytest.mark.usefixtures("shared_cluster", "kernel")
 class TestProcessLauncher(Conformance):
     __test__ = True
-
-    @pytest.fixture(scope="class", autouse=True)
-    @classmethod
-    def cluster(cls, simulated_cluster: None) -> None:
-        """Before `setUpClass`: an inventory of simulated nodes."""

@@ -40,7 +40,9 @@ def test_jupyter_client_takes_it_as_it_is(encrypt: bool, tmp_path) -> None:
 
 
 def test_an_ipv6_address_can_be_connected_to() -> None:
-    info = connection.connection_info(connection.make_keys(b"k", "hmac-sha256", False), Endpoint(host="fd00::1", ports=ENDPOINT.ports))
+    info = connection.connection_info(
+        connection.make_keys(b"k", "hmac-sha256", False), Endpoint(host="fd00::1", ports=ENDPOINT.ports)
+    )
     assert info["ip"] == "[fd00::1]"
 
 

@@ -31,8 +31,7 @@ def run(gpus: ThreadedService, request: Request) -> Allocation:
 def wait_for(gpus: ThreadedService, made: Allocation, state: State) -> Allocation:
     deadline = time.monotonic() + 60
     while made.state not in (state, State.ENDED) and time.monotonic() < deadline:
-        after = made
-        made = gpus.call(lambda scheduler: scheduler.changed(after.id, after.version, 5.0))
+        made = gpus.run(gpus.scheduler.changed(made.id, made.version, 5.0))
     assert made.state is state, (made.state, made.message)
     return made
 
@@ -193,7 +192,9 @@ if sys.argv[1] == "kill":
 def test_a_process_that_ends_without_closing_leaves_nothing(
     cluster_file: Path, held: Callable[[], list[str]], how: str
 ) -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.stdout == "running\n", done.stderr
     assert "Traceback" not in done.stderr
     deadline = time.monotonic() + 30

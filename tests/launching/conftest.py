@@ -115,7 +115,7 @@ def eventually() -> Callable[..., Awaitable[Any]]:
 def claims_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = tmp_path / "claims"
     monkeypatch.setenv("GPUFIT_CLAIMS_DIR", str(directory))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return directory
 
 

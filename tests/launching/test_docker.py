@@ -29,9 +29,9 @@ SLEEP = "import time; print('up', flush=True); time.sleep(1000)"
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Deadlines of a second or so."""
+    """Deadlines of a few seconds."""
     monkeypatch.setattr("jupyter_gpufit.launching.engine.CONNECT_WITHIN", 1.0)
-    monkeypatch.setattr("jupyter_gpufit.launching.engine.CALL_WITHIN", 2.0)
+    monkeypatch.setattr("jupyter_gpufit.launching.engine.CALL_WITHIN", 6.0)
     monkeypatch.setattr("jupyter_gpufit.launching.events.CONNECT_WITHIN", 1.0)
     monkeypatch.setattr("jupyter_gpufit.launching.events.SILENT_FOR", 2.0)
     monkeypatch.setattr("jupyter_gpufit.launching.events.LONGEST_WAIT", 0.5)
@@ -151,28 +151,29 @@ async def test_an_image_whose_user_is_not_root(containers, user):
 async def test_an_image_without_python_says_so(containers):
     image = commit(containers.engine, "no-python", "ENV PATH=/nowhere")
     async with containers.opened(image=image) as watched:
-        unit = await watched.prepare(containers.uuids[0])
-        try:
-            await watched.run(unit, SLEEP)
-        except ImageRefused as error:
-            sentence = error.message
-        else:
-            code, sentence = await watched.ended(unit)
-            assert code == 90
-            await watched.launcher.stop(unit)
-        assert "no python3 on its PATH (/nowhere)" in sentence
+        assert "no python3 on its PATH (/nowhere)" in await why_it_ended(containers, watched)
 
 
-async def test_an_image_without_a_shell_is_refused_and_undone(containers):
+async def test_an_image_without_a_shell_says_so(containers):
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         tar.addfile(tarfile.TarInfo("empty"))
     containers.engine.client().api.import_image_from_data(buffer.getvalue(), "gpufit-test/kernel", "no-shell")
     async with containers.opened(image="gpufit-test/kernel:no-shell") as watched:
-        unit = await watched.prepare(containers.uuids[0])
-        with pytest.raises(ImageRefused, match="has no /bin/sh"):
-            await watched.run(unit, SLEEP)
-    assert not containers.left()
+        assert "this image has no /bin/sh" in await why_it_ended(containers, watched)
+
+
+async def why_it_ended(containers, watched) -> str:
+    """Start a unit of which the image cannot be used: refused at once, or a moment later."""
+    unit = await watched.prepare(containers.uuids[0])
+    try:
+        await watched.run(unit, SLEEP)
+    except ImageRefused as refused:
+        assert not containers.left()
+        return refused.message
+    _, sentence = await watched.ended(unit)
+    await watched.launcher.stop(unit)
+    return sentence
 
 
 async def test_the_words_of_an_image_that_cannot_be_used_are_the_sentence(containers):
@@ -359,7 +360,7 @@ async def test_an_engine_that_is_cut_off_delays_no_other(cluster, containers, im
         await there.run(unit, SLEEP)
         await there.said(unit, "up")
         lost.partition()
-        stopping = [asyncio.create_task(there.launcher.stop(unit)) for _ in range(8)]  # more than it has threads
+        stopping = [asyncio.create_task(there.launcher.stop(unit)) for _ in range(5)]  # more than it has threads
         began = time.monotonic()
         with pytest.raises(NodeUnreachable):
             await there.launcher.interrupt(unit)
@@ -373,7 +374,7 @@ async def test_an_engine_that_is_cut_off_delays_no_other(cluster, containers, im
         assert all(isinstance(e, NodeUnreachable) for e in await asyncio.gather(*stopping, return_exceptions=True))
         assert there.launcher.exit_code(unit) is None
         os.kill(lost.client().api.inspect_container(unit.id)["State"]["Pid"], signal.SIGKILL)
-        await asyncio.sleep(3)
+        await asyncio.sleep(1)
         assert there.launcher.exit_code(unit) is None  # nobody has told us
         lost.heal()
         await eventually(lambda: there.launcher.exit_code(unit) == 137, "its end to be known")
@@ -408,7 +409,7 @@ async def test_close_does_not_wait_for_an_engine_that_hangs(containers):
         assert time.monotonic() - began < 10
         containers.engine.thaw()
         for task in hanging:
-            with contextlib.suppress(NodeUnreachable, asyncio.CancelledError, RuntimeError):
+            with contextlib.suppress(NodeUnreachable, asyncio.CancelledError):
                 await task
 
 

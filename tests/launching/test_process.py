@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from jupyter_gpufit.errors import ClaimLost, ImageRefused, LaunchError
 from jupyter_gpufit.launching import supervise
 from jupyter_gpufit.launching.base import environment
 from jupyter_gpufit.launching.directory import ClaimsDirectory, Process, Record, read_claims
+from jupyter_gpufit.launching.ports import Ports
 from jupyter_gpufit.launching.supervisor import RUNNING
 from jupyter_gpufit.models import Claim, Unit
 
@@ -29,6 +31,7 @@ if os.fork() == 0:
         os.closerange(0, 3)
         time.sleep(1234567)
     os._exit(0)
+os.wait()
 print("up", flush=True)
 time.sleep(1234567)
 """
@@ -37,6 +40,7 @@ SERVER = """
 import asyncio, sys
 from jupyter_gpufit.inventory import NodeSpec
 from jupyter_gpufit.launching.base import make_launcher
+from jupyter_gpufit.launching.ports import Ports
 from jupyter_gpufit.launching.supervisor import RUNNING
 from jupyter_gpufit.models import Launch
 async def main():
@@ -179,6 +183,27 @@ async def test_a_new_launcher_takes_up_the_units_of_the_one_before(processes):
         assert await after.ended(unit) == (4, "ended with exit code 4")
         await after.launcher.stop(unit)
     assert before.exits == []
+
+
+def test_ports_are_held_for_the_kernel_and_for_nobody_else():
+    one, two = Ports(), Ports()
+    try:
+        assert len({*one.numbers, *two.numbers}) == 10
+        with pytest.raises(LaunchError, match=str(one.numbers[2])):
+            Ports(wanted=one.numbers[2:])
+        with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+            stranger.bind(("127.0.0.1", one.numbers[0]))
+        with socket.socket() as kernel:  # as ZeroMQ does it
+            kernel.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            kernel.bind(("127.0.0.1", one.numbers[0]))
+            kernel.listen()
+        numbers = one.numbers
+        one.close()
+        one = Ports(wanted=numbers)
+        assert one.numbers == numbers
+    finally:
+        one.close()
+        two.close()
 
 
 # --- claims -----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import tarfile
 
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 
 from jupyter_gpufit.errors import ClaimLost, ImageRefused, InvalidValue, LaunchError
 from jupyter_gpufit.inventory import Mount, NodeSpec
+from jupyter_gpufit.kernels.bootstrap import launch as bootstrap
 from jupyter_gpufit.launching import claims, containers, labels
-from jupyter_gpufit.launching.base import check_image, conflicts, describe_end, make_launcher, refusal
+from jupyter_gpufit.launching.base import IMAGE_UNUSABLE, check_image, conflicts, describe_end, make_launcher, refusal
 from jupyter_gpufit.launching.pulling import Layers
 from jupyter_gpufit.launching.states import Ended, Seen, Table
 from jupyter_gpufit.launching.users import entry
@@ -205,7 +207,7 @@ def test_the_run_script_without_python_says_so(tmp_path):
     script.write_bytes(containers.run_script(["{python}", "-V"], {}))
     found = subprocess.run(["/bin/sh", script], env={"PATH": "/nowhere"}, capture_output=True, text=True)
     assert found.returncode == 90
-    assert "no python3 on its PATH (/nowhere)" in refusal(found.stderr.splitlines())
+    assert "no python3 on its PATH (/nowhere)" in refusal(found.stdout.splitlines())
 
 
 def test_the_archive_belongs_to_the_image_user_alone():
@@ -253,6 +255,29 @@ def test_images_are_those_the_inventory_allows():
 def test_the_launcher_for_a_node():
     assert make_launcher(spec()).kind == "docker"
     assert make_launcher(NodeSpec(name="here")).kind == "process"
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ('could not select device driver "" with capabilities: [[gpu]]', "nvidia-container-toolkit"),
+        ("Bind for 10.0.0.1:4000 failed: port is already allocated", "10.0.0.1:4000.*request again"),
+        ("listen tcp 10.0.0.1:0: bind: cannot assign requested address", "10.0.0.1 is not an address"),
+        ("nvidia-container-cli: device error: G1: unknown device", "G1: unknown device"),
+    ],
+)
+def test_a_refusal_to_start_says_what_to_do(words, part):
+    assert re.search(part, containers.why_not_started(words, "10.0.0.1"))
+
+
+def test_the_words_of_an_image_that_cannot_be_used():
+    assert "no /bin/sh" in refusal(["[FATAL tini (6)] exec /bin/sh failed: No such file or directory"])
+    assert refusal(["ordinary", "lines"]) is None
+    assert refusal(["gpufit: first", "gpufit: last", "other"]) == "last"
+
+
+def test_the_kernels_room_means_the_same_by_its_exit_code():
+    assert bootstrap.IMAGE_UNUSABLE == IMAGE_UNUSABLE
 
 
 # --- how things end ---------------------------------------------------------------------------------------------------
@@ -320,6 +345,20 @@ def test_what_we_removed_does_not_come_back():
     assert table.listed([seen("running")]) == []  # a list of before
     assert table.claims(0.0) == []
     assert table.end_of(seen("running").unit) == Ended(seen("running").unit, 137, "stopped")
+
+
+def test_a_list_from_just_before_a_container_was_made_is_no_end():
+    table = Table()
+    table.listed([])
+    table.happened(seen("created"))  # as `prepare` says
+    assert table.listed([]) == []
+    assert table.happened(seen("created", created=5.0)) == []  # the engine's event
+    assert table.end_of(seen("created").unit) is None
+    table.happened(seen("running"))
+    (end,) = table.happened(seen("exited", code=1))
+    assert end.code == 1
+    assert table.happened(seen("running")) == []  # an event older than the end: does not undo it
+    assert table.end_of(end.unit) == end
 
 
 def test_what_never_ran_does_not_end():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import Any
 
@@ -36,7 +37,8 @@ class Script:
         self.before: deque[Step] = deque(before)
         self.sent: list[tuple[str, str, dict[str, Any]]] = []
         self.interrupts = 0
-        self.listening = False
+        self.listening = self.keep = False
+        self.serving = threading.RLock()
         self.refuses_interrupt = False
 
     def send(self, channel: str, kind: str, content: dict[str, Any], **more: Any) -> str:

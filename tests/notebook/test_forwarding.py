@@ -286,21 +286,87 @@ def test_the_server_can_stop_it(attached: LocalKernel) -> None:
     attached.run("%gpufit attach train")
 
 
-def test_widgets_work_both_ways(attached: LocalKernel) -> None:
-    outcome = attached.run(
+def test_completion_and_inspection_know_the_names_there(attached: LocalKernel) -> None:
+    attached.run("only_there_and_long = 5\ndef documented():\n    'What it does.'")
+    for _ in range(10):  # the first answer may come too late, and is then the local kernel's
+        matches = attached.client.complete("only_th", reply=True, timeout=30)["content"]["matches"]
+        if matches:
+            break
+    assert matches == ["only_there_and_long"]
+    reply = attached.client.inspect("documented", reply=True, timeout=30)["content"]
+    assert "What it does." in reply["data"]["text/plain"]
+    assert "release" in attached.client.complete("%gpufit rel", reply=True, timeout=30)["content"]["matches"]
+    # The local kernel answers for itself where the other one knows nothing, and after a detach.
+    reply = attached.client.inspect("LocalSideOnly", reply=True, timeout=30)["content"]
+    assert reply["found"] is False
+    attached.run("%gpufit detach")
+    assert attached.client.complete("only_th", reply=True, timeout=30)["content"]["matches"] == []
+    attached.run("%gpufit attach train")
+
+
+def make_slider(kernel: LocalKernel) -> str:
+    """A slider on the allocation; its comm's id."""
+    outcome = kernel.run(
         "import ipywidgets\nslider = ipywidgets.IntSlider(3)\n"
         "slider.observe(lambda change: print('moved', change.new), 'value')\nslider"
     )
     assert outcome.ok, outcome
     models = [content for content in outcome.of("comm_open") if content["target_name"] == "jupyter.widget"]
-    slider = next(content for content in models if content["data"]["state"].get("_model_name") == "IntSliderModel")
-    session = attached.client.session
-    content = {"comm_id": slider["comm_id"], "data": {"method": "update", "state": {"value": 8}, "buffer_paths": []}}
-    message = session.msg("comm_msg", content)
-    attached.client.shell_channel.send(message)
-    heard = Waiter(attached, message["header"]["msg_id"]).to_idle()
-    assert "moved 8" in heard
+    slider = next(model for model in models if model["data"]["state"].get("_model_name") == "IntSliderModel")
+    return str(slider["comm_id"])
+
+
+def move(kernel: LocalKernel, comm_id: str, value: int, subshell: str | None = None) -> str:
+    """What the front end sends when the person moves it; the message's id."""
+    content = {"comm_id": comm_id, "data": {"method": "update", "state": {"value": value}, "buffer_paths": []}}
+    message = kernel.client.session.msg("comm_msg", content)
+    if subshell is not None:
+        message["header"]["subshell_id"] = subshell
+    kernel.client.shell_channel.send(message)
+    return str(message["header"]["msg_id"])
+
+
+def test_widgets_work_both_ways(attached: LocalKernel) -> None:
+    slider = make_slider(attached)
+    assert "moved 8" in Waiter(attached, move(attached, slider, 8)).to_idle()
     assert attached.run("slider.value").value() == "8"
+
+
+def test_a_widget_moved_while_a_cell_runs_disturbs_it_not(attached: LocalKernel, tmp_path: Path) -> None:
+    slider = make_slider(attached)
+    session = attached.client.session
+    attached.client.control_channel.send(session.msg("create_subshell_request"))
+    subshell = attached.client.get_control_msg(timeout=30)["content"]["subshell_id"]
+    go_on = tmp_path / "go_on"
+    cell = attached.send(
+        f"import pathlib, time\nprint('on', flush=True)\nwhile not pathlib.Path({str(go_on)!r}).exists():\n"
+        "    time.sleep(0.02)\nprint('done')\nslider.value"
+    )
+    attached.finish(cell, until=lambda outcome: "on" in outcome.text())
+    moved = move(attached, slider, 9, subshell)
+    time.sleep(0.5)  # the subshell has it
+    go_on.touch()
+    text, results = "", []
+    idle: set[str] = set()
+    while idle != {cell, moved}:
+        message = attached.client.get_iopub_msg(timeout=30)
+        parent = message["parent_header"].get("msg_id")
+        if message["msg_type"] == "stream":
+            text += message["content"]["text"]
+        elif message["msg_type"] == "execute_result":
+            results.append(message["content"]["data"]["text/plain"])
+        elif (
+            message["msg_type"] == "status"
+            and message["content"]["execution_state"] == "idle"
+            and parent in (cell, moved)
+        ):
+            idle.add(parent)
+    assert "done" in text
+    assert "moved 9" in text
+    assert results == ["3"]
+    assert attached.run("slider.value").value() == "9"
+    attached.client.control_channel.send(session.msg("delete_subshell_request", {"subshell_id": subshell}))
+    attached.client.get_control_msg(timeout=30)
 
 
 class Waiter:

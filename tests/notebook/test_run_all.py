@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import time
 from pathlib import Path
 
 import nbformat
 import psutil
 import pytest
+from helpers.notebooks import LocalKernel
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
@@ -31,6 +34,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inventory = tmp_path / "gpufit.toml"
     inventory.write_text(INVENTORY)
     monkeypatch.setenv("GPUFIT_INVENTORY", str(inventory))
+    monkeypatch.setenv("GPUFIT_CLAIMS_DIR", str(tmp_path / "claims"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
 
@@ -110,6 +114,23 @@ def test_the_quick_start() -> None:
     assert not [cell for cell in notebook.cells if cell.get("outputs")], "it is kept without outputs"
     NotebookClient(notebook, kernel_name="python3", timeout=120).execute()
     assert text(notebook.cells[-1]) == '("the notebook\'s own kernel", False)'
+
+
+def test_a_kernel_that_is_killed_takes_its_allocations_along() -> None:
+    kernel = LocalKernel()
+    try:
+        assert kernel.run("%load_ext jupyter_gpufit").ok
+        assert kernel.run("%gpufit request 1 --memory 1GiB").ok
+        remote = int(kernel.run("__import__('os').getpid()").value())
+        local = kernel.manager.provisioner.pid
+        assert remote != local
+        os.kill(local, signal.SIGKILL)
+        deadline = time.monotonic() + 30
+        while psutil.pid_exists(remote):
+            assert time.monotonic() < deadline, "its allocation's kernel goes on"
+            time.sleep(0.1)
+    finally:
+        kernel.close()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

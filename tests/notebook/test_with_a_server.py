@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -251,12 +249,16 @@ def test_the_token_is_in_nothing_that_is_shown(demo: DemoServer, notebook: Front
     assert token not in demo.last_words(10_000).replace("\n", "") or "token=" in demo.last_words(10_000)
 
 
-def test_a_server_that_dies_is_told_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_without_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class OnASocket(DemoServer):
+        def _command(self) -> list[str]:
+            words = [word for word in super()._command() if not word.startswith(("--ServerApp.port", "--ServerApp.ip"))]
+            return [*words, f"--ServerApp.sock={tmp_path / 's'}"]
+
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
-    with DemoServer(tmp_path / "work", lab=False) as demo:
-        client = RestClient(demo.server)
-        os.kill(demo.process.pid, signal.SIGKILL)
-        demo.process.wait()
-        with pytest.raises(Exception, match="does not answer") as raised:
-            client.nodes()
-        assert type(raised.value).__name__ == "ServerUnreachable"
+    with OnASocket(tmp_path / "work", lab=False) as demo, FrontEnd(demo.server, "x.ipynb") as notebook:
+        assert demo.server.socket is not None
+        good(notebook.run("%load_ext jupyter_gpufit"))
+        done = Everything(notebook, ["%gpufit request 1 --memory 1GiB", "print(6 * 7)", "%gpufit release"])
+        assert done.states == ["ok"] * 3, done.outputs
+        assert done.outputs[1] == "42\n"

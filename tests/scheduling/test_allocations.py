@@ -476,6 +476,19 @@ def test_a_restart_on_a_node_that_does_not_answer_may_be_tried_again() -> None:
     assert kinds(life(ev.UnitGone)) == [ev.Prepare]
 
 
+def test_there_is_nothing_to_restart_while_it_waits_for_a_place() -> None:
+    life = Life(wait="1h")
+    life(ev.Placed, placement=HERE)
+    life(ev.PrepareFailed, failure=Failure.CLAIM_LOST, message="taken")
+    for _ in range(2):
+        life(ev.NotPlaced, message="nothing fits")
+    assert life.entry.waiting
+    assert life(ev.RestartAsked) == []
+    assert life(ev.StopAsked) == []
+    life.ledger.retry_waiting(life.now)
+    life.prepare()
+
+
 def test_stop_asked_during_a_restart_cancels_it_and_keeps_the_gpus() -> None:
     life = Life()
     life.run()

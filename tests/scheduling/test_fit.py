@@ -8,10 +8,18 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpufit import Gpu, Node, Placement, Request, select
+from jupyter_gpufit import Decision, Gpu, Node, Placement, Request
 from jupyter_gpufit.errors import InvalidValue, NeverFits, NoFit
+from jupyter_gpufit.scheduling import fit
 
 GIB = 2**30
+
+
+def select(nodes: list[Node], request: Request, *args: Any, **options: Any) -> Decision:
+    """`fit.select`, checked against the index: every example here is one for both."""
+    decision = fit.select(nodes, request, *args, **options)
+    assert fit.Index(nodes).select(request, *args, **options).explain() == decision.explain()
+    return decision
 
 
 def gpu(name: str, free: float | None, **fields: Any) -> Gpu:
@@ -229,6 +237,8 @@ def test_what_would_fit_instead() -> None:
     fewer = select(nodes, Request(gpus=4, memory="12G"))
     assert str(fewer.nearest) == "3 GPUs with 12 GiB each would fit now, on b"
     assert select(nodes, Request(memory="99G", node="nowhere")).nearest is None
+    assert select([mig("n", 2, 9, 9)], Request(memory="16G"), "claim").nearest is None  # bound to one card
+    assert select([mig("n", 2, 9)], Request(memory="16G"), "claim").nearest.memory == 9 * GIB
 
 
 def test_the_summary_and_the_error_tell_not_now_from_never() -> None:
@@ -296,6 +306,12 @@ def test_long_tables_are_cut_where_they_are_shown() -> None:
     assert len(decision.table()) == 250
     assert str(decision).endswith("... and 50 more nodes")
     assert "... and 50 more nodes" in decision._repr_html_()
+
+
+def test_the_order_is_by_idle_gpus_then_by_memory_then_by_name() -> None:
+    nodes = [node("a", 40, 40), node("b", 30, 40), node("c", 40, 30), node("d", 20, 20, 20)]
+    assert select(nodes, Request(memory="8G")).stages[2].passed == ("b", "c", "a", "d")
+    assert select(nodes, Request(memory="8G", model="*a100*")).node == "b"
 
 
 def test_ties_go_to_the_first_by_name_and_names_have_to_be_unique() -> None:

@@ -86,6 +86,34 @@ def test_of_one_size_on_shared_cards_the_nearest_of_the_tightest_gpus(gpus, size
         assert nearness(assign(gpus, (size,) * count, False)) == best
 
 
+@settings(max_examples=2 * EXAMPLES, deadline=None)
+@given(
+    cards=st.lists(st.lists(st.integers(1, 100), min_size=1, max_size=4), min_size=1, max_size=8),
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=8),
+)
+def test_the_tightest_matching_of_many_sizes_with_many_cards(cards, sizes) -> None:
+    """Against all subsets of the cards, size by size."""
+    least = {frozenset(): 0}  # cards taken by the sizes so far → least free memory in total
+    for size in sizes:
+        following: dict[frozenset[int], int] = {}
+        for taken, total in least.items():
+            for card, frees in enumerate(cards):
+                serving = [free for free in frees if free >= size]
+                if card not in taken and serving:
+                    now, cost = taken | {card}, total + min(serving)
+                    following[now] = min(cost, following.get(now, cost))
+        least = following
+    gpus = [
+        Gpu(uuid=f"G{card}-{at}", index=card, memory_free=free, card=f"c{card}")
+        for card, frees in enumerate(cards)
+        for at, free in enumerate(frees)
+    ]
+    chosen = assign(gpus, tuple(sizes), False)
+    assert (chosen is None) == (not least)
+    if chosen is not None:
+        assert sum(oracle.free(chosen)) == min(least.values())
+
+
 @given(gpus=machines(own_cards=False), sizes=asked, share_card=st.booleans(), data=st.data())
 @settings(max_examples=EXAMPLES, deadline=None)
 def test_the_order_in_which_gpus_are_given_does_not_matter(gpus, sizes, share_card, data) -> None:

@@ -93,6 +93,30 @@ def test_many_labels_and_values_come_and_go() -> None:
     assert index.select(Request(labels={"host": "other"})).node == "n042"
 
 
+def test_a_node_that_takes_the_row_of_a_removed_one_has_none_of_its_labels() -> None:
+    index = Index([node("n1", 8, labels={"room": "a"})])
+    index.remove("n1")
+    index.update(node("n2", 8))
+    assert index.select(Request(labels={"room": "a"})).node is None
+
+
+def test_cards_count_whatever_the_neighbours_in_the_arrays_look_like() -> None:
+    halves = tuple(Gpu(uuid=f"GPU-h{at}", index=at, memory_free=9, card="c") for at in range(2))
+    index = Index([node("plain", 9, 9), Node(name="halves", gpus=halves)])
+    asked = Request(gpus=2, node="h*")
+    assert index.select(asked).node is None
+    index.update(node("plain", 8, 8))
+    assert index.select(asked).node is None
+    index.update(node("halves", 9, 9))
+    assert index.select(asked).node == "halves"
+    index.update(Node(name="halves", gpus=halves))
+    index.remove("plain")
+    assert index.select(asked).node is None
+    index.remove("halves")
+    index.update(node("host", 9, 9))
+    assert index.select(asked).node == "host"
+
+
 def test_an_unknown_policy_is_named_with_those_there_are() -> None:
     with pytest.raises(InvalidValue, match=r"no policy 'worst-fit'; use one of best-fit, claim"):
         Index().select(Request(), "worst-fit")

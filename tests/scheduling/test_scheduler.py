@@ -19,6 +19,7 @@ from jupyter_gpufit.errors import (
     NodeUnreachable,
     NoFit,
     NotFound,
+    Unavailable,
 )
 from jupyter_gpufit.inventory import Inventory, NodeSpec
 from jupyter_gpufit.models import Allocation, EndReason, Request, State
@@ -319,7 +320,7 @@ async def test_closing_at_any_point_leaves_nothing(point: str) -> None:
         asyncio.get_running_loop().call_later(0.05, gate.open)
         await lab.scheduler.close()
         assert lab.engines["a"].containers == {}
-    with pytest.raises(Conflict, match="not open"):
+    with pytest.raises(Unavailable, match="not open"):
         await lab.request()
 
 

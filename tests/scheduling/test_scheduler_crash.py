@@ -1,4 +1,4 @@
-"""`kill -9` of the scheduler at every point, and a new one on the same store: nothing is held twice, nothing is left."""
+"""`kill -9` of the scheduler at every point, and a new one on the same store: nothing held twice, nothing left."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from helpers.fakes import POINTS_TO_GONE, POINTS_TO_RUNNING, node
 from helpers.lab import Lab, eventually
 
 from jupyter_gpufit.errors import NoFit
-from jupyter_gpufit.models import EndReason, State
+from jupyter_gpufit.models import EndReason, Request, State
 
 
 async def killed_at(point: str, store: Path) -> tuple[Lab, str]:
@@ -72,6 +72,17 @@ async def test_what_never_got_into_the_store_is_found_by_its_label(point: str, t
         assert running.id != allocation.id
 
 
+async def test_an_exited_unit_that_claims_nothing_is_found_too(tmp_path: Path) -> None:
+    dead, id = await killed_at("kernel:ready", tmp_path)
+    [unit] = dead.engines["a"].containers
+    dead.engines["a"].crash(unit)
+    dead.engines["a"].claims = list  # type: ignore[method-assign]
+    async with Lab(node("a"), store=tmp_path) as forgetful:  # its engine is another: the allocation counts as gone
+        await forgetful.until(id, "ended")
+    async with Lab(of=dead, store=tmp_path) as lab:
+        await eventually(lambda: not lab.engines["a"].containers)
+
+
 async def test_killed_again_while_cleaning_up(tmp_path: Path) -> None:
     dead, id = await killed_at("kernel:ready", tmp_path)
     for point in ("units", "logs", "stop", "stop:gone"):
@@ -105,6 +116,7 @@ async def test_a_node_that_does_not_answer_at_the_start_is_cleaned_when_it_does(
 async def test_another_scheduler_meanwhile_respects_what_the_dead_one_left(tmp_path: Path) -> None:
     dead, _ = await killed_at("kernel:ready", tmp_path)
     async with Lab(of=dead) as other:
+        await eventually(lambda: other.scheduler.explain(Request()).node is None)  # it has seen what is there
         with pytest.raises(NoFit):
             await other.request()
     [box] = dead.engines["a"].containers.values()

@@ -109,9 +109,19 @@ async def test_from_request_to_release(office: Office) -> None:
     answer = await call(office, "POST", "allocations", body, expect=202)
     made = answer.json
     assert answer.headers["Location"] == f"/base/gpufit/api/v1/allocations/{made['id']}"
-    assert made | {
-        "name": "train", "owner": "ada", "node": "n2", "memory": [4 * GIB, GIB], "time": 7200.0, "kernel_id": None, "shared": False,
-    } == made  # fmt: skip
+    assert (
+        made
+        | {
+            "name": "train",
+            "owner": "ada",
+            "node": "n2",
+            "memory": [4 * GIB, GIB],
+            "time": 7200.0,
+            "kernel_id": None,
+            "shared": False,
+        }
+        == made
+    )
     assert made["state"] in ("pending", "starting")
     assert (await call(office, "GET", "allocations", expect=200)).json["allocations"][0]["id"] == made["id"]
     assert (await call(office, "GET", "allocations/train", expect=200)).json["id"] == made["id"]
@@ -201,8 +211,12 @@ async def test_somebody_elses_allocation_is_not_there(office: Office) -> None:
     theirs = await office.parts.scheduler.request(Request(name="theirs"), "bob")
     for id in (theirs.id, "theirs"):
         for method, path in (
-            ("GET", ""), ("DELETE", ""), ("GET", "/logs"), ("POST", "/detach"), ("POST", "/attach"),
-        ):  # fmt: skip
+            ("GET", ""),
+            ("DELETE", ""),
+            ("GET", "/logs"),
+            ("POST", "/detach"),
+            ("POST", "/attach"),
+        ):
             answer = await call(office, method, f"allocations/{id}{path}", {"path": "a.ipynb"}, expect=404)
             assert "theirs" not in answer.json["message"].replace(f"'{id}'", "")
     assert (await call(office, "GET", "allocations?ended=1", expect=200)).json == {"allocations": []}
@@ -214,15 +228,59 @@ async def test_somebody_elses_allocation_is_not_there(office: Office) -> None:
 
 
 BAD_BODIES = [
-    b"", b" \n", b"null", b"[]", b"1", b'"x"', b"{", b"{}}", b"\xff\xfe{}", b'{"name": "\xff"}', b'{"name": "\\ud800"}', b"\x00",
-    b'{"gpus": 0}', b'{"gpus": -1}', b'{"gpus": 1025}', b'{"gpus": 1.5}', b'{"gpus": "2"}', b'{"gpus": true}', b'{"gpus": null}',
-    b'{"gpus": 1e400}', b'{"gpus": ' + b"9" * 10_000 + b"}", b'{"memory": -1}', b'{"memory": "much"}', b'{"memory": 1e99}',
-    b'{"memory": "' + b"9" * 10_000 + b'GiB"}', b'{"memory": [1, 2]}', b'{"memory": []}', b'{"memory": {}}', b'{"memory": "1ZiB"}',
-    b'{"memory": ' + b"[" * 100_000 + b"}", b'{"name": ""}', b'{"name": "-x"}', b'{"name": "a/b"}', b'{"name": "\xc3\xbc"}',
-    b'{"name": "' + b"x" * 64 + b'"}', b'{"time": 0}', b'{"time": -1}', b'{"time": "soon"}', b'{"time": NaN}', b'{"time": Infinity}',
-    b'{"time": true}', b'{"wait": "-1s"}', b'{"wait": []}', b'{"shared": "yes"}', b'{"labels": []}', b'{"labels": {"a": 1}}',
-    b'{"labels": null}', b'{"image": 1}', b'{"node": ["n1"]}', b'{"share_card": 1}', b'{"gpu": 1}', b'{"\x00": 1}',
-]  # fmt: skip
+    b"",
+    b" \n",
+    b"null",
+    b"[]",
+    b"1",
+    b'"x"',
+    b"{",
+    b"{}}",
+    b"\xff\xfe{}",
+    b'{"name": "\xff"}',
+    b'{"name": "\\ud800"}',
+    b"\x00",
+    b'{"gpus": 0}',
+    b'{"gpus": -1}',
+    b'{"gpus": 1025}',
+    b'{"gpus": 1.5}',
+    b'{"gpus": "2"}',
+    b'{"gpus": true}',
+    b'{"gpus": null}',
+    b'{"gpus": 1e400}',
+    b'{"gpus": ' + b"9" * 10_000 + b"}",
+    b'{"memory": -1}',
+    b'{"memory": "much"}',
+    b'{"memory": 1e99}',
+    b'{"memory": "' + b"9" * 10_000 + b'GiB"}',
+    b'{"memory": [1, 2]}',
+    b'{"memory": []}',
+    b'{"memory": {}}',
+    b'{"memory": "1ZiB"}',
+    b'{"memory": ' + b"[" * 100_000 + b"}",
+    b'{"name": ""}',
+    b'{"name": "-x"}',
+    b'{"name": "a/b"}',
+    b'{"name": "\xc3\xbc"}',
+    b'{"name": "%s"}' % (b"x" * 64),
+    b'{"time": 0}',
+    b'{"time": -1}',
+    b'{"time": "soon"}',
+    b'{"time": NaN}',
+    b'{"time": Infinity}',
+    b'{"time": true}',
+    b'{"wait": "-1s"}',
+    b'{"wait": []}',
+    b'{"shared": "yes"}',
+    b'{"labels": []}',
+    b'{"labels": {"a": 1}}',
+    b'{"labels": null}',
+    b'{"image": 1}',
+    b'{"node": ["n1"]}',
+    b'{"share_card": 1}',
+    b'{"gpu": 1}',
+    b'{"\x00": 1}',
+]
 
 
 @pytest.mark.parametrize("path", ["allocations", "explain"])
@@ -262,11 +320,24 @@ async def test_a_huge_body(office: Office) -> None:
 
 
 BAD_QUERIES = [
-    "allocations/{id}?after=x", "allocations/{id}?after=-1", "allocations/{id}?after=nan", "allocations/{id}?after=1.5",
-    "allocations/{id}?after=1&wait=x", "allocations/{id}?after=1&wait=-1", "allocations/{id}?wait=nan", "allocations/{id}?after=",
-    "allocations/{id}/logs?tail=-1", "allocations/{id}/logs?tail=x", "allocations/{id}/logs?tail=0.5", "allocations/{id}/logs?tail=",
-    "allocations?ended=perhaps", "allocations?ended=", "allocations?ended=%00", "allocations/{id}?after=%FF", "allocations?ended=%FF",
-]  # fmt: skip
+    "allocations/{id}?after=x",
+    "allocations/{id}?after=-1",
+    "allocations/{id}?after=nan",
+    "allocations/{id}?after=1.5",
+    "allocations/{id}?after=1&wait=x",
+    "allocations/{id}?after=1&wait=-1",
+    "allocations/{id}?wait=nan",
+    "allocations/{id}?after=",
+    "allocations/{id}/logs?tail=-1",
+    "allocations/{id}/logs?tail=x",
+    "allocations/{id}/logs?tail=0.5",
+    "allocations/{id}/logs?tail=",
+    "allocations?ended=perhaps",
+    "allocations?ended=",
+    "allocations?ended=%00",
+    "allocations/{id}?after=%FF",
+    "allocations?ended=%FF",
+]
 
 
 async def test_bad_queries(office: Office) -> None:

@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 
 from ...models import Allocation
-from .launch import IMAGE_UNUSABLE, SAYS
+from .launch import ALLOW_PLAINTEXT, IMAGE_UNUSABLE, SAYS
 
-__all__ = ["IMAGE_UNUSABLE", "SAYS", "command", "environment", "files"]
+__all__ = ["ALLOW_PLAINTEXT", "IMAGE_UNUSABLE", "SAYS", "command", "environment", "files"]
 
 _CONNECTION_FILE = "{connection_file}"
 _PYTHONS = ("python", "python3", "{python}")
@@ -37,7 +37,7 @@ def command(
         words[0] = "{python}"
     if words[:2] != ["{python}", "-m"]:
         return words
-    options = [*(["--cwd", cwd] if cwd else []), *(["--allow-plaintext"] if allow_plaintext else [])]
+    options = [*(["--cwd", cwd] if cwd else []), *([ALLOW_PLAINTEXT] if allow_plaintext else [])]
     return ["{python}", "{gpufit}/launch.py", *options, connection_file, "--", *words[1:]]
 
 

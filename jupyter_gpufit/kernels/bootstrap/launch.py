@@ -16,6 +16,7 @@ from typing import Any
 IMAGE_UNUSABLE = 90
 SAYS = "gpufit: "
 ENCRYPTS_SINCE = (7, 4)
+ALLOW_PLAINTEXT = "--allow-plaintext"
 
 
 def main(arguments: list[str]) -> None:
@@ -29,7 +30,7 @@ def main(arguments: list[str]) -> None:
     if "--cwd" in options:
         enter(options[options.index("--cwd") + 1])
     lead_group()
-    connection_file = check_image(options[-1], "--allow-plaintext" in options)
+    connection_file = check_image(options[-1], ALLOW_PLAINTEXT in options)
     run([connection_file if word == options[-1] else word for word in kernel], os.path.join(here, "notice.txt"))
 
 

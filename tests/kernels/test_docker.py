@@ -1,0 +1,125 @@
+"""Kernel `gpufit` in a container on a real engine that is another host: conformance, encryption, GPUs, memory limit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from helpers.cells import Cell, ready, run_cell
+from helpers.jupyter import HttpError, JupyterServer, until
+
+if TYPE_CHECKING:
+    from conftest import Cluster  # type: ignore[import-not-found]
+
+pytestmark = pytest.mark.docker
+LABEL = "io.github.jupyter-gpufit.allocation"
+
+
+def inventory(engine: Any, image: str, more: str = "") -> str:
+    return f"""
+[[node]]
+name = "{engine.name}"
+docker = "{engine.url}"
+insecure = true
+address = "{engine.ip}"
+report = "simulated:2xT4-16GB"
+monitor_period = "250ms"
+image = "{image}"
+images = ["*"]
+pull = "never"
+{more}
+"""
+
+
+@pytest.fixture
+def server(cluster_here: Cluster, engine: Any, kernel_image: str) -> Iterator[JupyterServer]:
+    cluster_here.file.write_text(inventory(engine, kernel_image, 'ram = "256MiB"'))
+    with JupyterServer(cluster_here.directory / "root", {}, "--KernelRestarter.time_to_dead=0.5") as server:
+        yield server
+    assert units(engine) == []
+
+
+def units(engine: Any) -> list[Any]:
+    return list(engine.client().containers.list(all=True, filters={"label": LABEL}))
+
+
+def test_a_kernel_in_a_container(server: JupyterServer, engine: Any, cluster_here: Cluster) -> None:
+    session = server.start_session("gpufit")
+    kernel_id = session["kernel"]["id"]
+    [unit] = units(engine)
+    file = cluster_here.directory / "runtime" / f"kernel-{kernel_id}.json"
+    connection = json.loads(file.read_text())
+    assert connection["ip"] == engine.ip
+    assert connection["curve_publickey"]
+    secrets = [connection["key"], connection["curve_publickey"], connection["curve_secretkey"]]
+    assert not any(secret in json.dumps(unit.attrs) or secret in server.log for secret in secrets)
+    with server.client(kernel_id) as client:
+        cell = run_cell(client, "import os; print(os.environ['GPUFIT_GPUS'], os.path.exists('/.dockerenv'))")
+        [allocation] = server.get("gpufit/api/v1/allocations")["allocations"]
+        assert cell.stdout.split() == [*allocation["gpus"], "True"]
+        assert "This kernel holds 1 GPU" in run_cell(client, "%load_ext jupyter_gpufit\n%gpufit").stdout
+        message = client.execute("import subprocess; subprocess.run(['sleep', '600'])")
+        until(lambda: "sleep 600" in str(unit.top()))
+        server.post(f"api/kernels/{kernel_id}/interrupt")
+        assert Cell.of(client, message).error.startswith("KeyboardInterrupt")
+        until(lambda: "sleep 600" not in str(unit.top()))
+        server.post(f"api/kernels/{kernel_id}/restart")
+        ready(client)
+        assert run_cell(client, "import os; print(os.environ['GPUFIT_GPUS'])").stdout.split() == allocation["gpus"]
+    [after] = units(engine)
+    assert after.id != unit.id
+    # Nobody without the keys: the same client in plaintext is not answered.
+    plain = {name: value for name, value in connection.items() if not name.startswith("curve")}
+    file.with_name("kernel-plain.json").write_text(json.dumps(plain))
+    with pytest.raises(AssertionError, match="does not answer"), server.client("plain", timeout=3.0):
+        pass
+    server.delete(f"api/sessions/{session['id']}")
+    until(lambda: units(engine) == [])
+
+
+def test_a_container_killed_for_memory_says_so_in_the_notebook(server: JupyterServer) -> None:
+    session = server.start_session("gpufit")
+    with server.client(session["kernel"]["id"]) as client:
+        client.execute("hog = [bytearray(2**20) for _ in range(1024)]")
+        until(lambda: server.kernels()[0]["execution_state"] in ("restarting", "starting") or "killed" in server.log)
+        until(lambda: "killed for memory" in server.log)
+        ready(client)
+        cell = run_cell(client, "1 + 1")
+        assert "killed for memory" in cell.stderr
+        assert "256 MiB" in cell.stderr
+
+
+@pytest.mark.parametrize(
+    ("variant", "told"),
+    [("no-ipykernel", "pip install 'ipykernel>=7.4'"), ("old-ipykernel", "needs"), ("exits", "exit")],
+)
+def test_an_image_that_cannot_be_used_says_what_to_do(
+    server: JupyterServer, engine: Any, cluster_here: Cluster, variant: str, told: str
+) -> None:
+    from cluster import image
+
+    name = image.variant(engine.client(), variant)
+    with pytest.raises(HttpError) as caught:
+        server.start_session(cluster_here.kernelspec("ours", image=name))
+    body = json.loads(caught.value.body)["message"]
+    assert (told if told != "needs" else "7.4 or later") in body
+    until(lambda: units(engine) == [])
+
+
+def test_an_image_too_old_to_encrypt_where_plaintext_is_allowed(
+    cluster_here: Cluster, engine: Any, kernel_image: str
+) -> None:
+    from cluster import image
+
+    old = image.variant(engine.client(), "old-ipykernel")
+    cluster_here.file.write_text(inventory(engine, old, "allow_plaintext = true"))
+    with JupyterServer(cluster_here.directory / "root") as server:
+        session = server.start_session("gpufit")
+        with server.client(session["kernel"]["id"]) as client:
+            assert run_cell(client, "6 * 7").result == "42"
+        file = Path(cluster_here.directory / "runtime" / f"kernel-{session['kernel']['id']}.json")
+        assert "curve_publickey" not in json.loads(file.read_text())
+    assert units(engine) == []

@@ -1,0 +1,66 @@
+"""A browser, and the notebook page in it. Each module has a `server` of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers.browser import Notebook, chromium, missing
+from helpers.jupyter import JupyterServer, until
+from playwright.sync_api import BrowserContext
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+
+
+# pytest-jupyter has both for every test; they cannot go with Playwright, whose loop runs all the time.
+
+
+@pytest.fixture
+def jp_asyncio_loop() -> None: ...
+
+
+@pytest.fixture
+def jp_server_cleanup() -> None: ...
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[BrowserContext]:
+    """One for all tests of a module."""
+    if (reason := missing()) and os.environ.get("CI", "").lower() in ("true", "1"):
+        pytest.fail(f"browser: {reason}")
+    elif reason:
+        pytest.skip(f"browser: {reason}")
+    with chromium() as made:
+        # Tall: what is below the edge is not there for a click.
+        context = made.new_context(viewport={"width": 1300, "height": 1500})
+        yield context
+        context.close()
+
+
+@pytest.fixture
+def screenshots(tmp_path: Path) -> Path:
+    """Where pictures go: `$GPUFIT_SCREENSHOTS`, for somebody who wants to look at them."""
+    place = Path(os.environ.get("GPUFIT_SCREENSHOTS", tmp_path))
+    place.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+@pytest.fixture
+def notebook(browser: BrowserContext, server: JupyterServer, screenshots: Path) -> Iterator[Notebook]:
+    """A page. Afterwards nothing runs on the server, and nothing is held."""
+    page = browser.new_page()
+    yield Notebook(page, server, screenshots)
+    page.close()
+    for session in server.get("api/sessions"):
+        server.delete(f"api/sessions/{session['id']}")
+    for allocation in server.get("gpufit/api/v1/allocations")["allocations"]:
+        server.delete(f"gpufit/api/v1/allocations/{allocation['id']}")
+    until(lambda: server.get("gpufit/api/v1/allocations")["allocations"] == [])
+    for kernel in server.kernels():
+        server.delete(f"api/kernels/{kernel['id']}")
