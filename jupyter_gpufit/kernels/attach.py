@@ -35,8 +35,8 @@ from .idle import KernelWatch
 __all__ = ["LOCAL_TARGET", "Attachment", "Attachments"]
 
 LOCAL_TARGET = "jupyter_gpufit.local"
-"""Comm target in a local kernel: `{"action": "stop", "allocation": id}` tells it to forward no longer. With a `reason` the
-allocation ended by itself, and the kernel has to tell the person."""
+"""Comm target in a local kernel: `{"action": "stop", "allocation": id}` tells it to forward no longer. With a `reason`
+the allocation ended by itself, and the kernel has to tell the person."""
 
 _ASKED_FOR = (None, EndReason.RELEASED, EndReason.CANCELLED)
 _PARKED_PERIOD = 30.0  # s

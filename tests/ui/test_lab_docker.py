@@ -1,0 +1,82 @@
+"""The main job in a browser, with a real Docker engine on another host (a network namespace), and its own reporter."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster.engines import Engine
+from helpers.browser import LOCAL, REMOTE, Notebook, lab_server
+from helpers.jupyter import JupyterServer
+
+WHERE = """import os, socket
+print(os.environ['NVIDIA_VISIBLE_DEVICES'], socket.gethostname())"""
+
+
+@pytest.fixture
+def server(engine: Engine, kernel_image: str, tmp_path: Path) -> Iterator[JupyterServer]:
+    """A Jupyter server here; engine and reporter there."""
+    token = tmp_path / "reporter.token"
+    token.write_text("hush")
+    token.chmod(0o600)
+    reporter = engine.popen(
+        [sys.executable, "-m", "jupyter_gpufit.cli.reporter", "--json"]
+        + ["--host", engine.ip, "--token-file", str(token), "--monitor-period", "500ms"],
+        stdout=subprocess.PIPE,
+    )
+    assert reporter.stdout is not None
+    try:
+        [url] = json.loads(reporter.stdout.readline())["urls"]
+        inventory = f"""
+            [defaults]
+            image = "{kernel_image}"
+            monitor_period = "500ms"
+            [[node]]
+            name = "gpu01"
+            docker = "{engine.url}"
+            insecure = true
+            report = "{url}"
+            report_token_file = "{token}"
+        """
+        with lab_server(tmp_path, inventory) as server:
+            yield server
+    finally:
+        reporter.terminate()
+        reporter.wait(20)
+        reporter.stdout.close()
+
+
+def test_run_all_in_a_container_and_back(engine: Engine, notebook: Notebook) -> None:
+    notebook.open(
+        "docker.ipynb",
+        "home = 'here'",
+        "%load_ext jupyter_gpufit\n%gpufit request 2 --memory 16GiB",
+        WHERE,
+        "x = 6 * 7; x",
+    )
+    notebook.run_all()
+    notebook.until(lambda: notebook.ran(range(4)), "all cells to have run")
+    [allocation] = notebook.allocations()
+    [container] = engine.client().containers.list()
+    uuids, hostname = notebook.output(2).split()
+    assert sorted(uuids.split(",")) == sorted(allocation["gpus"])
+    assert set(allocation["gpus"]) < set(engine.gpu_uuids)
+    assert container.id.startswith(hostname)
+    assert notebook.output(3).strip() == "42"
+
+    notebook.until(lambda: notebook.idle_in(REMOTE), "the swap")
+    assert notebook.do("x + 1").strip() == "43"
+    notebook.run(1)
+    notebook.until(lambda: "already runs on 2 GPUs" in notebook.output(1), "the request again")
+    assert len(engine.client().containers.list(all=True)) == 1
+    notebook.picture("docker")
+
+    notebook.do("%gpufit release")
+    notebook.until(lambda: notebook.idle_in(LOCAL), "the local kernel to be back")
+    assert notebook.do("home").strip() == "'here'"
+    notebook.until(lambda: notebook.allocations() == [], "the GPUs to be given back")
+    assert engine.client().containers.list(all=True) == []
