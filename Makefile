@@ -4,6 +4,8 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
+# Most of the time tests wait for a kernel, an engine or a page: more of them at a time than there are cores.
+WORKERS ?= 4
 
 .PHONY: demo lab test lint bench clean
 
@@ -16,7 +18,7 @@ lab: $(VENV)/.demo
 	$(BIN)/jupyter-gpufit demo
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -19,14 +19,12 @@ from msgspec import Meta
 
 from .durations import parse_duration
 from .errors import InvalidValue, InventoryError
-from .inventory import POLICIES, Inventory, Mount, NodeSpec
+from .inventory import MODELS, POLICIES, Inventory, Mount, NodeSpec
 from .memory import format_memory, parse_memory
 
 __all__ = ["parse"]
 
 REPORTER_PORT: Final = 9477
-MODELS: Final = "/models"
-"""Where containers get the model store (as in `launching/containers.py`)."""
 
 
 def parse(text: str, path: Path) -> Inventory:

@@ -10,6 +10,7 @@ The cluster's poller calls `load`, also on every change (in a thread: it reads f
 from __future__ import annotations
 
 import os
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -18,11 +19,13 @@ from msgspec import Struct
 
 from .errors import InventoryError
 
-__all__ = ["POLICIES", "Inventory", "Mount", "NodeSpec", "find", "load"]
+__all__ = ["MODELS", "POLICIES", "Inventory", "Mount", "NodeSpec", "find", "load"]
 
 POLICIES: Final = ("best-fit", "claim")
 """What `policy` may be: the names of `scheduling/policies.py` (a test compares the two)."""
 FILE: Final = "gpufit.toml"
+MODELS: Final = "/models"
+"""Where containers get the node's model store."""
 
 
 class Mount(Struct, frozen=True, kw_only=True):
@@ -80,6 +83,10 @@ class NodeSpec(Struct, frozen=True, kw_only=True):
         if self.address is not None:
             return self.address
         return (urlsplit(self.docker).hostname if self.docker else None) or "127.0.0.1"
+
+    def allows(self, image: str) -> bool:
+        """Whether containers of `image` may run there."""
+        return image == self.image or any(fnmatchcase(image, pattern) for pattern in self.images)
 
 
 class Inventory(Struct, frozen=True, kw_only=True):

@@ -49,6 +49,8 @@ class _Entry(Struct):
     """Unix time (ours) of the first of those."""
     gpus: tuple[Gpu, ...] = ()
     """Effective."""
+    past: list[tuple[float, Claim]] = []
+    """Claims given up since the report was sampled, and when (our monotonic clock)."""
     told: Node | None = None
     """The node as callbacks know it."""
 
@@ -93,8 +95,10 @@ class Cache:
     def set_claims(self, source: str, node: str, claims: Sequence[Claim]) -> None:
         """What `source` says is held on `node`; replaces what it said before. The node need not be in the inventory.
 
-        An allocation that several sources name counts once (see `effective`).
+        An allocation that several sources name counts once (see `effective`). A claim is given up only when what ran
+        for it is confirmed gone: its GPUs are free at once then, although the last report still shows it there.
         """
+        said = self._said(node)
         before = self._claims.get(node, {})
         after = (
             {**before, source: tuple(claims)}
@@ -107,6 +111,10 @@ class Cache:
             self._claims[node] = after
         else:
             del self._claims[node]
+        if (entry := self._entries.get(node)) is not None:
+            kept, now = self._said(node), self._clock()
+            ran = (claim for claim in said if claim.container or claim.pids)
+            entry.past += [(now, claim) for claim in ran if claim not in kept]
         self._recompute(node)
 
     def on_change(self, callback: OnChange) -> Callable[[], None]:
@@ -199,7 +207,11 @@ class Cache:
     def _recompute(self, name: str) -> None:
         entry = self._entries.get(name)
         if entry is not None:
-            entry.gpus = effective(entry.report.gpus if entry.report else (), self._said(name))
+            # A report sampled later tells by itself; one sampled earlier may still come, until it would be stale.
+            since = max(entry.sampled, self._clock() - entry.spec.stale_after)
+            entry.past = [(when, claim) for when, claim in entry.past if when > since]
+            past = [claim for _, claim in entry.past]
+            entry.gpus = effective(entry.report.gpus if entry.report else (), self._said(name), past)
             self._tell(name)
 
     def _age(self, entry: _Entry) -> float:

@@ -4,8 +4,9 @@
     idle               healthy, no allocation holds it, and no foreign process computes on it
     shareable          held by shared allocations alone, and no foreign process computes on it
 
-A process is *foreign* on a GPU unless it belongs to an allocation that holds that GPU. Wherever something is not known,
-the answer errs to the side of less memory.
+A process is *foreign* on a GPU unless it belongs to an allocation that holds that GPU. What a report still shows of
+units that have ended since it was sampled is not there any more. Wherever something is not known, the answer errs to
+the side of less memory.
 """
 
 from __future__ import annotations
@@ -23,14 +24,18 @@ _SHORT_ID = 12
 """Hex digits of a container id as `docker ps` shows it; fewer identify nothing."""
 
 
-def effective(reported: Sequence[Gpu], claims: Iterable[Claim]) -> tuple[Gpu, ...]:
+def effective(reported: Sequence[Gpu], claims: Iterable[Claim], past: Iterable[Claim] = ()) -> tuple[Gpu, ...]:
     """`reported`, the GPUs of one node, as they are for selection while `claims` hold.
 
     Several claims of one allocation (the ledger's, the engine's) count once: the greatest size each GPU is claimed
-    with, the containers and pids of all. What it sets: `memory_free`, `idle`, `allocatable` (with `reason`),
-    `allocations`, `shareable`. Called by the cache with each report, and whenever the claims change.
+    with, the containers and pids of all. `past`: claims given up since the sample was taken, which happens when what
+    ran for them is confirmed gone. What it sets: `memory_free`, `idle`, `allocatable` (with `reason`), `allocations`,
+    `shareable`; and `processes`, `memory_used` where `past` tells. Called by the cache with each report, and whenever
+    the claims change.
     """
     holdings = _holdings(claims)
+    if ended := _holdings(past):
+        reported = [_without(gpu, ended, holdings) for gpu in reported]
     parents = {gpu.parent for gpu in reported if gpu.parent is not None}
     present = {gpu.uuid for gpu in reported}
     return tuple(_effective(gpu, holdings, present, parents) for gpu in reported)
@@ -81,6 +86,20 @@ def _effective(gpu: Gpu, holdings: Sequence[_Holding], present: set[str], parent
         reason=reason,
         allocations=tuple(held.allocation for held in holdings if held in on_it or held in around),
     )
+
+
+def _without(gpu: Gpu, ended: Sequence[_Holding], holdings: Sequence[_Holding]) -> Gpu:
+    """`gpu` without the processes that ran for what has `ended`, and for none of `holdings`; their memory is free."""
+    gone = [process for process in gpu.processes if _owner(process, ended) and not _owner(process, holdings)]
+    if not gone:
+        return gpu
+    left = tuple(process for process in gpu.processes if process not in gone)
+    free, used = gpu.memory_free, gpu.memory_used
+    if gpu.memory_total is not None and free is not None:
+        # Not more than is in use at all: the two may have been read at different moments.
+        back = min(sum(process.memory or 0 for process in gone), max(0, gpu.memory_total - free))
+        free, used = free + back, None if used is None else max(0, used - back)
+    return replace(gpu, processes=left, idle=gpu.idle or not left, memory_free=free, memory_used=used)
 
 
 def _memory_free(gpu: Gpu, on_it: Sequence[_Holding]) -> int | None:

@@ -14,14 +14,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import ImageRefused
 from ..inventory import NodeSpec
 from ..memory import format_memory
-from .claims import conflicts
-from .worker import Worker
 
 if TYPE_CHECKING:
     from ..scheduling.needs import Launcher
@@ -29,15 +26,14 @@ if TYPE_CHECKING:
 __all__ = [
     "IMAGE_REFUSED",
     "IMAGE_UNUSABLE",
-    "KILLED",
+    "KEPT",
     "LOG_LINES",
     "SETTLES_WITHIN",
-    "Worker",
     "check_image",
-    "conflicts",
     "describe_end",
     "environment",
     "fill_in",
+    "keep",
     "make_launcher",
     "refusal",
 ]
@@ -46,12 +42,14 @@ IMAGE_UNUSABLE = 90
 """Exit code of a unit whose image lacks what a kernel needs (kernels/bootstrap/launch.py, and our own run script)."""
 IMAGE_REFUSED = (IMAGE_UNUSABLE, 127)
 """... or lacks the shell to say it (the init's code for a program that is not there)."""
-KILLED = 137
-"""Exit code of what SIGKILL ended, as Docker counts (128 + signal)."""
 SETTLES_WITHIN = 0.05
 """Seconds for which a unit's end is kept back after `start` returned, for its caller to note first that it runs."""
 LOG_LINES = 50
 """How many of a failed unit's last lines people are shown."""
+KEPT = 1000
+"""How much is remembered of units that exist no more."""
+
+T = TypeVar("T")
 
 _PASSED = """
     PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME XDG_RUNTIME_DIR
@@ -83,9 +81,16 @@ def fill_in(text: str, gpufit: str) -> str:
     return text.replace("{gpufit}", gpufit)
 
 
+def keep(known: dict[str, T], key: str, value: T) -> None:
+    """Put it into `known`, and forget there what is older than the last `KEPT`."""
+    known[key] = value
+    while len(known) > KEPT:
+        del known[next(iter(known))]
+
+
 def check_image(spec: NodeSpec, image: str) -> None:
     """Raises `ImageRefused` unless the inventory allows `image` on this node."""
-    if image == spec.image or any(fnmatchcase(image, pattern) for pattern in spec.images):
+    if spec.allows(image):
         return
     allowed = ", ".join((spec.image, *spec.images))
     raise ImageRefused(f"image {image!r} is not allowed on {spec.name}; allowed there: {allowed}", image=image)

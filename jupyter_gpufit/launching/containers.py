@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..errors import LaunchError
-from ..inventory import NodeSpec
+from ..inventory import MODELS, NodeSpec
 from ..models import Launch, Unit
 from . import labels
 from .base import IMAGE_UNUSABLE, fill_in
@@ -36,7 +36,6 @@ __all__ = [
 ]
 
 GPUFIT = "/gpufit"
-MODELS = "/models"
 PORTS = (52001, 52002, 52003, 52004, 52005)
 LOG_SIZE = "8m"
 CUDA_LIKE = [["gpu"]]

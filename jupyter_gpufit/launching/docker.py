@@ -26,9 +26,9 @@ from msgspec import Struct
 from ..errors import ImageRefused, LaunchError, NodeUnreachable
 from ..inventory import NodeSpec
 from ..models import Claim, Endpoint, Launch, Progress, Unit
-from ..scheduling.needs import OnExit, OnProgress
+from ..scheduling.needs import KILLED, OnExit, OnProgress
 from . import claims, labels
-from .base import IMAGE_REFUSED, KILLED, LOG_LINES, SETTLES_WITHIN, Worker, check_image, describe_end, refusal
+from .base import IMAGE_REFUSED, LOG_LINES, SETTLES_WITHIN, check_image, describe_end, keep, refusal
 from .containers import archive, create_body, host_ports, reach, run_script, unit, why_not_started
 from .engine import Engine, said
 from .events import Listed, Watch, list_containers
@@ -36,6 +36,7 @@ from .pulling import pull
 from .removing import remove
 from .states import Ended, Seen, Table
 from .users import owner_of
+from .worker import Worker
 
 __all__ = ["DockerLauncher"]
 
@@ -75,7 +76,7 @@ class DockerLauncher:
         self._prepared: dict[str, _Prepared] = {}
         self._quiet: set[str] = set()  # containers whose end is `start`'s to report, or no news yet
         self._stopping: set[str] = set()  # containers whose end is our own doing
-        self._doomed: set[tuple[str, str]] = set()  # (name, allocation) to remove when the engine answers again
+        self._doomed: dict[str, str] = {}  # name → allocation, to remove when the engine answers again
         self._claims: list[Claim] | None = None
         self._undoing: set[asyncio.Task[None]] = set()
         self._watch: Watch | None = None
@@ -194,7 +195,7 @@ class DockerLauncher:
         except docker.errors.APIError as error:
             raise LaunchError(f"{self.node} cannot make a container: {said(error)}") from None
         except NodeUnreachable:
-            self._doomed.add((launch.name, launch.allocation))  # perhaps it was made, and only the answer is lost
+            keep(self._doomed, launch.name, launch.allocation)  # perhaps it was made, and only the answer is lost
             raise
         try:
             self._check_claims(labels.decode(body["Labels"], made), launch.totals)
@@ -202,7 +203,7 @@ class DockerLauncher:
             try:
                 remove(self._engine, made)
             except NodeUnreachable:
-                self._doomed.add((launch.name, launch.allocation))
+                keep(self._doomed, launch.name, launch.allocation)
             raise
         return unit(self._spec, made, launch.name, launch.allocation)
 
@@ -302,7 +303,7 @@ class DockerLauncher:
                 await self.stop(made)
             except NodeUnreachable as error:
                 log.warning("undoing a launch on %s, again when it answers: %s", self.node, error)
-                self._doomed.add((made.name, made.allocation))
+                keep(self._doomed, made.name, made.allocation)
 
     def _started(self, unit: Unit) -> None:
         """From now on its end is news; also if that came meanwhile."""
@@ -323,7 +324,7 @@ class DockerLauncher:
             self._clock = news.now - time.monotonic()
             ended = self._table.listed(news.containers)
             for seen in news.containers:
-                if (seen.unit.name, seen.unit.allocation) in self._doomed:
+                if self._doomed.get(seen.unit.name) == seen.unit.allocation:
                     self._finish(seen.unit)
         else:
             ended = self._table.happened(news)
@@ -331,7 +332,7 @@ class DockerLauncher:
 
     def _finish(self, unit: Unit) -> None:
         """Remove a container that could not be removed when it should have been."""
-        self._doomed.discard((unit.name, unit.allocation))
+        self._doomed.pop(unit.name, None)
         task = asyncio.create_task(self._undo(_done(unit), unit))
         self._undoing.add(task)
         task.add_done_callback(self._undoing.discard)

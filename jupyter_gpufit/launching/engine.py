@@ -41,10 +41,8 @@ class _Client(docker.APIClient):
     def __init__(self, adapter: DialAdapter | None, **options: Any) -> None:
         self._dialled = adapter
         try:
-            timeout: Any = (
-                CONNECT_WITHIN,
-                CALL_WITHIN,
-            )  # as requests takes it (no docker-py call that adds to it is used)
+            # A pair, as requests takes it: no call of docker-py that adds to it is used.
+            timeout: Any = (CONNECT_WITHIN, CALL_WITHIN)
             super().__init__(timeout=timeout, max_pool_size=CONNECTIONS, version="auto", **options)
         except BaseException:
             self.close()

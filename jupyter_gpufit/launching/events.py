@@ -24,8 +24,9 @@ from msgspec import Struct
 
 from ..errors import InvalidValue, NodeUnreachable
 from ..inventory import NodeSpec
+from ..scheduling.needs import KILLED
 from . import labels
-from .base import IMAGE_REFUSED, KILLED, describe_end, refusal
+from .base import IMAGE_REFUSED, describe_end, refusal
 from .containers import unit
 from .engine import CONNECT_WITHIN, Engine, hang_up, said
 from .states import Seen
@@ -86,6 +87,8 @@ class Watch:
             except (NodeUnreachable, docker.errors.APIError) as error:
                 if wait == 0 and not self._closing.is_set():
                     log.warning("watching %s: %s", self._spec.name, error)
+            except Exception:  # an answer that nothing of ours expects: the next one may be in order
+                log.exception("watching %s failed", self._spec.name)
             wait = min(max(wait * 2, FIRST_WAIT), LONGEST_WAIT)
 
     def _stream(self, client: Any) -> Iterator[Listed | Seen]:

@@ -8,6 +8,8 @@ elsewhere they are let go before the kernel starts).
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import socket
 import sys
@@ -20,6 +22,7 @@ __all__ = ["Ports"]
 
 LOWEST, HIGHEST = 15_000, 32_767
 ATTEMPTS = 500
+_held: set[int] = set()  # by this process: the system lets two hold a port if both set SO_REUSEADDR
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -31,7 +34,9 @@ class Ports:
         port = 0
         try:
             for port in wanted:
-                self._sockets.append(_hold(port, again=True))
+                if port in _held:
+                    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+                self._keep(_hold(port, again=True))
         except OSError as error:
             self.close()
             raise LaunchError(
@@ -46,13 +51,17 @@ class Ports:
     def _find(self, count: int) -> None:
         for port in _candidates():
             try:
-                self._sockets.append(_hold(port))
+                self._keep(_hold(port))
             except OSError:  # taken
                 continue
             if len(self._sockets) == count:
                 return
         self.close()
         raise LaunchError(f"there are no {count} free ports on 127.0.0.1; end some programs there, and request again")
+
+    def _keep(self, held: socket.socket) -> None:
+        self._sockets.append(held)
+        _held.add(held.getsockname()[1])
 
     def let_go(self) -> None:
         """The kernel is about to bind them."""
@@ -62,7 +71,9 @@ class Ports:
     def close(self) -> None:
         """Give them up; again and again if you like."""
         while self._sockets:
-            self._sockets.pop().close()
+            held = self._sockets.pop()
+            _held.discard(held.getsockname()[1])
+            held.close()
 
 
 def _candidates() -> Iterator[int]:
@@ -81,9 +92,8 @@ def _hold(port: int, *, again: bool = False) -> socket.socket:
     try:
         if again:  # connections of the kernel that had it are still in TIME_WAIT
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(
-            ("127.0.0.1", port)
-        )  # without SO_REUSEADDR at first: so that one which another holds like this is taken
+        # Without SO_REUSEADDR at first, so that one which somebody else holds like this is taken.
+        held.bind(("127.0.0.1", port))
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     except OSError:
         held.close()

@@ -21,15 +21,16 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
-from ..errors import ImageRefused, LaunchError, NodeUnreachable
+from ..errors import GpufitError, ImageRefused, LaunchError, NodeUnreachable
 from ..inventory import NodeSpec
 from ..models import Claim, Endpoint, Launch, Progress, Unit
-from ..scheduling.needs import OnExit, OnProgress
+from ..scheduling.needs import KILLED, OnExit, OnProgress
 from . import supervise
-from .base import KILLED, LOG_LINES, SETTLES_WITHIN, Worker, environment, fill_in
+from .base import LOG_LINES, SETTLES_WITHIN, environment, fill_in, keep
 from .directory import ClaimsDirectory, Process, Record
 from .ports import Ports
 from .supervisor import RUNNING, LocalUnit, make_directory
+from .worker import Worker
 
 __all__ = ["ProcessLauncher"]
 
@@ -37,7 +38,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 LOOK_EVERY = 1.0  # s between looks at the claims of other schedulers, and at what our units forked
 CALL_WITHIN = 15.0  # s for the file system and a supervisor's answer
-KEPT = 1000  # ends remembered of units that exist no more
 STOP_WITHIN = supervise.STUCK_AFTER + 4.0
 
 
@@ -238,7 +238,7 @@ class ProcessLauncher:
             pids = ", ".join(map(str, local.stuck)) or str(local.pid)
             raise NodeUnreachable(f"{local.unit.name} on {self.node} does not end: process {pids} hangs in a driver")
         self._starting.discard(local.unit.id)
-        _keep(self._ends, local.unit.id, (KILLED if local.code is None else local.code, local.sentence))
+        keep(self._ends, local.unit.id, (KILLED if local.code is None else local.code, local.sentence))
 
     def _ended(self, local: LocalUnit) -> None:
         """In the unit's thread: it ended by itself."""
@@ -253,16 +253,16 @@ class ProcessLauncher:
 
     def _tell_exit(self, local: LocalUnit) -> None:
         if self._on_exit is not None and local.code is not None and not local.stopping:
-            _keep(self._ends, local.unit.id, (local.code, local.sentence))
+            keep(self._ends, local.unit.id, (local.code, local.sentence))
             if local.unit.id not in self._starting and local.unit.id not in self._told:
-                _keep(self._told, local.unit.id, None)
+                keep(self._told, local.unit.id, None)
                 self._on_exit(local.unit, local.code, local.sentence)
 
     async def _look(self) -> None:
         while True:
             try:
                 await self._tell_claims()
-            except LaunchError as error:
+            except GpufitError as error:
                 log.warning("%s: %s", self.node, error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY):  # not wait_for: before Python 3.12 it may lose a cancellation
@@ -283,12 +283,6 @@ class ProcessLauncher:
             return await self._worker.run(call, CALL_WITHIN)
         except TimeoutError:
             raise NodeUnreachable(f"{self._directory.path} on {self.node} does not answer") from None
-
-
-def _keep(known: dict[str, T], key: str, value: T) -> None:
-    known[key] = value
-    while len(known) > KEPT:
-        del known[next(iter(known))]
 
 
 async def _done(future: Future[None], timeout: float) -> bool:

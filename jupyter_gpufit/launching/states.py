@@ -7,19 +7,16 @@ table stays as it is: a container nobody hears of is not a dead one.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from ..models import Claim, Unit
-from .base import KILLED, describe_end
+from ..scheduling.needs import KILLED
+from .base import describe_end, keep
 from .claims import holds
 
 __all__ = ["Ended", "Seen", "Table"]
-
-T = TypeVar("T")
-KEPT = 1000  # ends remembered of containers that exist no more
 
 
 class Seen(Struct, frozen=True, kw_only=True):
@@ -63,7 +60,7 @@ class Table:
         gone = [msgspec.structs.replace(seen, state="gone") for id, seen in before.items() if id not in now]
         for seen in gone:
             if seen.unit.id not in self._ends:
-                _keep(self._missed, seen.unit.id, None)
+                keep(self._missed, seen.unit.id, None)
         return [end for seen in (*gone, *now.values()) if (end := self._note(seen, before.get(seen.unit.id)))]
 
     def happened(self, seen: Seen) -> list[Ended]:
@@ -82,10 +79,10 @@ class Table:
 
     def dismiss(self, unit: Unit) -> None:
         """We removed it: whatever is still said of it is old news."""
-        _keep(self._dismissed, unit.id, None)
+        keep(self._dismissed, unit.id, None)
         self._seen.pop(unit.id, None)
         if unit.id not in self._ends:
-            _keep(self._ends, unit.id, Ended(unit, KILLED, "stopped"))
+            keep(self._ends, unit.id, Ended(unit, KILLED, "stopped"))
 
     def end_of(self, unit: Unit) -> Ended | None:
         """How it ended, if that is certain."""
@@ -115,12 +112,6 @@ class Table:
         code = KILLED if seen.code is None else seen.code
         how = "its container was removed by somebody" if seen.state == "gone" else describe_end(code)
         end = Ended(seen.unit, code, seen.sentence or how)
-        _keep(self._ends, seen.unit.id, end)
+        keep(self._ends, seen.unit.id, end)
         never_ran = seen.state == "gone" and (before is None or before.state == "created")
         return None if never_ran else end
-
-
-def _keep(known: dict[str, T], key: str, value: T) -> None:
-    known[key] = value
-    while len(known) > KEPT:
-        del known[next(iter(known))]

@@ -22,8 +22,9 @@ from typing import Any
 
 from ..errors import LaunchError
 from ..models import Claim, Unit
+from ..scheduling.needs import KILLED
 from . import supervise
-from .base import KILLED, describe_end
+from .base import describe_end
 from .ports import Ports
 
 __all__ = ["RUNNING", "LocalUnit"]

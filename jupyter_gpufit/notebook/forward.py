@@ -314,7 +314,10 @@ def _count(number: int) -> str:
 
 def _lost(allocation: Json) -> str:
     why = allocation.get("message") or allocation.get("reason") or allocation["state"]
+    sentence, _, log = str(why).partition("\n")
+    sentence = sentence.partition("; its last lines")[0]
     return (
-        f"allocation {allocation['name']!r} is not there any more ({str(why).rstrip('.')}). "
+        f"allocation {allocation['name']!r} is not there any more ({sentence.rstrip('.')}). "
         "From the next cell on this notebook runs in its local kernel; %gpufit request gets GPUs again"
+        + (f"\nIts last lines:\n{log}" if log else "")
     )

@@ -14,7 +14,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
@@ -131,7 +130,7 @@ class Fleet:
             spec = self._cluster.spec(name)
             if spec.launcher == "process":
                 refusing[name] = "it runs plain processes, without images"
-            elif image != spec.image and not any(fnmatchcase(image, pattern) for pattern in spec.images):
+            elif not spec.allows(image):
                 refusing[name] = f"it allows only the images {', '.join((spec.image, *spec.images))}"
         if len(self._refusing) >= _MOST_IMAGES:
             self._refusing.clear()
@@ -241,7 +240,8 @@ class Fleet:
             await slot.launcher.close()
         except Exception:  # nothing can be done about it, and the others have to be closed
             self._log.exception("the launcher of node %s did not close", slot.spec.name)
-        if slot.spec.name not in self._slots:
+        # (Not when all is closed: then nobody knows any more, which does not mean that nothing is there.)
+        if self._unsubscribe is not None and slot.spec.name not in self._slots:
             self._cluster.set_claims("engine", slot.spec.name, ())
 
 

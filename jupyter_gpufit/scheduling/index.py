@@ -31,6 +31,7 @@ Counts: TypeAlias = NDArray[np.integer[Any]]
 Bytes: TypeAlias = NDArray[np.int64]
 
 ABSENT = -1  # bytes free in a slot without a candidate; below every size that can be asked
+MOST_MODELS = 10_000  # names of models that are numbered before those that no GPU has any more are forgotten
 MOST_PATTERNS = 64  # node globs whose rows are remembered
 
 
@@ -135,6 +136,7 @@ class Index:
         self._place: list[tuple[Shelf, int] | None] = []  # row → where its GPUs are
         self._shelves: dict[int, Shelf] = {}
         self._models: dict[str, int] = {}
+        self._most_models = MOST_MODELS
         self._labels: dict[str, _Label] = {}
         self._count = np.zeros((2, 0), dtype=np.int64)  # [for a shared request?, row]: candidate GPUs of any model
         self._total = np.zeros((2, 0), dtype=np.int64)  # and bytes free on them
@@ -167,6 +169,8 @@ class Index:
         self._snapshot = None
         self._set_labels(row, {} if before is None else before.labels, node.labels)
         self._set_gpus(row, node)
+        if len(self._models) > self._most_models:
+            self._number_anew()
 
     def remove(self, name: str) -> None:
         """Forget the node of that name; quiet if there is none."""
@@ -328,6 +332,13 @@ class Index:
         same = [False, *(gpu.card == last.card for last, gpu in pairwise(gpus))]
         shelf = self._shelves.setdefault(slots, Shelf(slots)) if place is None else place[0]
         self._place[row] = shelf, shelf.put(None if place is None else place[1], row, free, models, same)
+
+    def _number_anew(self) -> None:
+        """Forget models that no GPU has any more: a broken node may have a new one in each report."""
+        self._models, self._shelves, self._place = {}, {}, [None] * len(self._nodes)
+        for node in self.nodes:
+            self._set_gpus(self._row[node.name], node)
+        self._most_models = max(MOST_MODELS, 2 * len(self._models))
 
     def _leave_shelf(self, row: int) -> None:
         if (place := self._place[row]) is not None:

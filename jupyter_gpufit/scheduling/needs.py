@@ -13,7 +13,10 @@ from typing import Protocol
 from ..inventory import Inventory, NodeSpec
 from ..models import Allocation, Claim, Endpoint, Launch, Node, Progress, Unit
 
-__all__ = ["Cluster", "KernelHost", "Launcher", "OnExit", "OnProgress"]
+__all__ = ["KILLED", "Cluster", "KernelHost", "Launcher", "OnExit", "OnProgress"]
+
+KILLED = 137
+"""Exit code of what SIGKILL ended, or was removed while it ran, as Docker counts (128 + signal)."""
 
 OnProgress = Callable[[Progress], None]
 OnExit = Callable[[Unit, int, str], None]

@@ -22,6 +22,7 @@ from .works import failure_of
 
 __all__ = ["LocalScheduler"]
 
+_STOPPED = "the scheduler was stopped"
 _LIVELINESS = {State.ENDED: 0, State.STOPPING: 1, State.PENDING: 2, State.STARTING: 2, State.RUNNING: 2}
 
 
@@ -248,6 +249,8 @@ class LocalScheduler(Driver):
         entry = self._ledger.entries.get(id)
         if entry is None or not entry.live:
             raise self._why(self._known(id))
+        if self._dead:
+            raise Cancelled(_STOPPED)
         return entry
 
     def _live_of_name(self, name: str, owner: str) -> Allocation | None:
@@ -260,7 +263,7 @@ class LocalScheduler(Driver):
     async def _until(self, entry: Entry, reached: Callable[[Entry], bool]) -> Entry:
         while not reached(entry):
             if self._dead:
-                raise Cancelled("the scheduler was stopped")
+                raise Cancelled(_STOPPED)
             await self._bell.wait(entry.id)
         return entry
 

@@ -14,15 +14,13 @@ from ..errors import ClaimLost, GpufitError, NodeUnreachable
 from ..models import Endpoint, Launch, Progress, Unit
 from .events import Failure, Work
 from .fleet import Fleet
-from .needs import Launcher
+from .needs import KILLED, Launcher
 
 __all__ = ["UnitWork", "Works", "failure_of"]
 
 T = TypeVar("T")
 
 _LOGS_WITHIN = 5.0  # s; a last look at what a unit printed must not keep its GPUs
-KILLED = 137
-"""Exit code of a unit that was removed while it ran, as Docker counts (128 + SIGKILL)."""
 
 
 def failure_of(error: BaseException | None) -> tuple[Failure, str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 
 import pytest
+from msgspec.structs import replace
 
 from jupyter_gpufit.cluster.cache import Cache
 from jupyter_gpufit.errors import NotFound
 from jupyter_gpufit.inventory import Inventory, NodeSpec
 from jupyter_gpufit.memory import GiB
-from jupyter_gpufit.models import Claim, Gpu, Node, Report
+from jupyter_gpufit.models import Claim, Gpu, GpuProcess, Node, Report
 from jupyter_gpufit.scheduling.needs import Cluster
 
 
@@ -147,6 +148,45 @@ def test_claims_outlive_the_node_in_the_inventory(cache: Cache) -> None:
     cache.set_inventory(inventory("n3"))
     cache.reported("n3", report())
     assert not cache.node("n3").gpus[0].idle
+
+
+def test_what_was_given_up_is_free_at_once(cache: Cache, clock: Clock) -> None:
+    """Whoever releases and asks again at once does not have to wait for the next report."""
+
+    def running(age: float = 0.0, container: str = "box-of-a") -> Report:
+        process = GpuProcess(pid=7, memory=30 * GiB, container=container)
+        gpu = replace(report(free=10 * GiB).gpus[0], memory_used=30 * GiB, processes=(process,), idle=False)
+        return Report(gpus=(gpu,), age=age)
+
+    def idle() -> bool:
+        (gpu,) = cache.node("n1").gpus
+        assert gpu.memory_free == (40 if gpu.idle else 10) * GiB
+        return gpu.idle
+
+    cache.set_claims("ledger", "n1", [claim(container="box-of-a")])
+    cache.set_claims("engine", "n1", [claim(container="box-of-a")])
+    cache.reported("n1", running())
+    clock.now += 1
+    cache.set_claims("engine", "n1", [])
+    assert not idle(), "it may still run: the scheduler has not confirmed it"
+    cache.set_claims("ledger", "n1", [])
+    assert idle()
+    clock.now += 4
+    cache.reported("n1", running(age=4.5))
+    assert idle(), "this one was sampled before the end, too"
+    cache.reported("n1", running(container="box-of-b"))
+    assert not idle(), "somebody else's"
+    cache.reported("n1", running())
+    assert not idle(), "sampled after the end, and still there: whatever it is"
+
+
+def test_of_what_was_given_up_not_more_is_kept_than_reports_can_tell(cache: Cache, clock: Clock) -> None:
+    for number in range(100):
+        cache.set_claims("engine", "n1", [claim(f"a{number}", container=f"box-{number}")])
+        clock.now += 1
+    assert len(cache._entries["n1"].past) <= 30, "as old as a report may be"
+    cache.reported("n1", report())
+    assert cache._entries["n1"].past == []
 
 
 # --- telling

@@ -201,6 +201,50 @@ def test_two_gpus_of_one_board_do_not_block_each_other() -> None:
     assert effective(reported[1:], [claim(cards=cards)])[0].idle, "also when the claimed one is not reported"
 
 
+# --- what ended since the sample was taken
+
+
+def without(reported: Gpu, *past: Claim, claims: Sequence[Claim] = ()) -> Gpu:
+    (seen,) = effective([reported], claims, past)
+    return seen
+
+
+def test_what_ended_since_is_there_no_more() -> None:
+    ours = GpuProcess(pid=7, memory=16 * GiB, container=BOX)
+    seen = without(used(ours), claim(container=BOX))
+    assert seen == without(gpu(memory_used=0))
+    assert (seen.idle, seen.memory_free, seen.memory_used, seen.processes) == (True, 40 * GiB, 0, ())
+    assert without(used(GpuProcess(pid=7, memory=16 * GiB)), claim(pids=frozenset({7}))).idle
+
+
+def test_of_what_ended_only_its_own_is_forgotten() -> None:
+    ours, theirs = (GpuProcess(pid=7, memory=8 * GiB, container=box) for box in (BOX, BOX[::-1]))
+    seen = without(used(ours, theirs), claim(container=ours.container))
+    assert (seen.idle, seen.memory_free, seen.processes) == (False, 32 * GiB, (theirs,))
+
+
+def test_what_still_runs_for_somebody_has_not_ended() -> None:
+    """A process's allocation says less than before, such as when another of its processes ended."""
+    ours = GpuProcess(pid=7, memory=8 * GiB)
+    before, now = claim(pids=frozenset({7, 8})), claim(pids=frozenset({7}))
+    assert without(used(ours), before, claims=[now]) == one(used(ours), now)
+
+
+def test_no_more_memory_comes_back_than_was_in_use() -> None:
+    ours = GpuProcess(pid=7, memory=16 * GiB, container=BOX)
+    seen = without(gpu(memory_free=30 * GiB, memory_used=10 * GiB, processes=(ours,)), claim(container=BOX))
+    assert (seen.memory_free, seen.memory_used) == (40 * GiB, 0)
+    unknown = GpuProcess(pid=7, container=BOX)
+    seen = without(gpu(memory_free=30 * GiB, processes=(unknown,), idle=False), claim(container=BOX))
+    assert (seen.idle, seen.memory_free) == (True, 30 * GiB), "how much it was is not known: less, until it is"
+
+
+def test_a_gpu_that_cannot_be_had_is_not_had_for_that() -> None:
+    ours = GpuProcess(pid=7, memory=GiB, container=BOX)
+    seen = without(used(ours, allocatable=False, health="unhealthy", reason="Xid 79"), claim(container=BOX))
+    assert (seen.idle, seen.allocatable, seen.reason) == (False, False, "Xid 79")
+
+
 # --- properties
 
 uuids = st.sampled_from(["GPU-1", "GPU-2", "GPU-3"])

@@ -25,6 +25,9 @@ from jupyter_client.blocking.client import BlockingKernelClient
 
 __all__ = ["HttpError", "JupyterServer", "until"]
 
+NOT_NEEDED = ("jupyterlab", "jupyter_lsp", "jupyter_server_terminals", "notebook_shim")
+"""Extensions that would take seconds to load."""
+
 
 class HttpError(Exception):
     """An answer that is no success."""
@@ -64,6 +67,7 @@ class JupyterServer:
                     f"--ServerApp.root_dir={self.root}",
                     f"--IdentityProvider.token={self.token}",
                 ),
+                f"--ServerApp.jpserver_extensions={dict.fromkeys(NOT_NEEDED, False)}",
                 *self._arguments,
             ],
             env=self._env,
@@ -140,14 +144,14 @@ class JupyterServer:
         return kernels
 
     @contextmanager
-    def client(self, kernel_id: str, timeout: float = 60.0) -> Iterator[BlockingKernelClient]:
+    def client(self, kernel_id: str) -> Iterator[BlockingKernelClient]:
         """A client of one of its kernels, straight to the kernel."""
         file = Path(self._env["JUPYTER_RUNTIME_DIR"]) / f"kernel-{kernel_id}.json"
         client = BlockingKernelClient(connection_file=str(file))
         client.load_connection_file()
         client.start_channels()
         try:
-            ready(client, timeout)
+            ready(client)
             yield client
         finally:
             client.stop_channels()

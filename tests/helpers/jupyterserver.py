@@ -41,7 +41,7 @@ def directories(home: Path) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A port that nobody has now, and that neither the system nor a launcher gives to anybody: kernels start any time."""
+    """A port that nobody has now, and that neither the system nor a launcher gives to anybody."""
     while True:
         port = random.randrange(10_000, 15_000)
         with socket.socket() as free, suppress(OSError):

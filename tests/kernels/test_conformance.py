@@ -70,6 +70,36 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[None]:
     request.cls.km.context.destroy(linger=0)
 
 
+@pytest.fixture(scope="class")
+def engine_cluster(shared_cluster: Any, _engine: Any, kernel_image: str) -> Iterator[None]:
+    """The same with one node that is a real engine on another host: kernels in containers, and encrypted."""
+    simulated = shared_cluster.file.read_text()
+    shared_cluster.file.write_text(
+        f"""
+[[node]]
+name = "{_engine.name}"
+docker = "{_engine.url}"
+insecure = true
+address = "{_engine.ip}"
+report = "simulated:2xT4-16GB"
+image = "{kernel_image}"
+pull = "never"
+"""
+    )
+    yield
+    shared_cluster.file.write_text(simulated)
+
+
 @pytest.mark.usefixtures("shared_cluster", "kernel")
 class TestProcessLauncher(Conformance):
     __test__ = True
+
+
+@pytest.mark.docker
+@pytest.mark.usefixtures("engine_cluster", "kernel")
+class TestDockerLauncher(Conformance):
+    __test__ = True
+
+    def test_it_is_encrypted_and_elsewhere(self) -> None:
+        assert self.km.curve_publickey is not None
+        assert not self.km.ip.startswith("127.")

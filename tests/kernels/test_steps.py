@@ -141,7 +141,7 @@ async def test_a_start_that_fails_leaves_nothing(cluster_here: Cluster, step: st
         await kernels.shutdown_all()
         # The GPUs can be had again.
         Wrapped.faults.clear()
-        kernel_id = await kernels.start_kernel(kernel_name=name)
+        kernel_id = await kernels.start_kernel(kernel_name="gpufit")
         await kernels.shutdown_kernel(kernel_id, now=True)
         kernels.context.destroy(linger=0)
     assert cluster_here.held() == []
@@ -163,7 +163,8 @@ async def test_a_start_that_is_cancelled_leaves_nothing(cluster_here: Cluster, s
 
 @pytest.mark.parametrize("step", ["prepare", "start", "connect"])
 async def test_a_restart_that_fails_leaves_nothing(cluster_here: Cluster, step: str) -> None:
-    async with service_here() as service, kernel(cluster_here, start_timeout=2.0) as manager:
+    async with service_here() as service, kernel(cluster_here) as manager:
+        provisioner(manager).start_timeout = 2.0
         Wrapped.faults[step] = True if step == "connect" else LaunchError("the disk is full")
         with pytest.raises(GpufitError):
             await manager.restart_kernel(now=True)

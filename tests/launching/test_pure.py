@@ -16,7 +16,7 @@ from jupyter_gpufit.errors import ClaimLost, ImageRefused, InvalidValue, LaunchE
 from jupyter_gpufit.inventory import Mount, NodeSpec
 from jupyter_gpufit.kernels.bootstrap import launch as bootstrap
 from jupyter_gpufit.launching import claims, containers, labels
-from jupyter_gpufit.launching.base import IMAGE_UNUSABLE, check_image, conflicts, describe_end, make_launcher, refusal
+from jupyter_gpufit.launching.base import IMAGE_UNUSABLE, check_image, describe_end, make_launcher, refusal
 from jupyter_gpufit.launching.pulling import Layers
 from jupyter_gpufit.launching.states import Ended, Seen, Table
 from jupyter_gpufit.launching.users import entry
@@ -58,7 +58,7 @@ def spec(**entries) -> NodeSpec:
     ],
 )
 def test_which_claims_fit_together(mine, others, clash):
-    assert sorted(conflicts(mine, others, {"G1": 10})) == clash
+    assert sorted(claims.conflicts(mine, others, {"G1": 10})) == clash
 
 
 sharing = st.builds(
@@ -71,7 +71,7 @@ sharing = st.builds(
 @given(sharing, sharing, st.dictionaries(st.sampled_from("ABCD"), st.integers(0, 15)))
 def test_of_two_claims_either_sees_the_clash(one, other, totals):
     """Else the one that does not see it would start beside the one that looked before."""
-    assert conflicts(one, [other], totals).keys() == conflicts(other, [one], totals).keys()
+    assert claims.conflicts(one, [other], totals).keys() == claims.conflicts(other, [one], totals).keys()
 
 
 def test_a_lost_claim_names_gpu_and_holder():

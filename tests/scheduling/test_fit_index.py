@@ -9,6 +9,7 @@ import pytest
 from helpers.clusters import EXAMPLES, NAMES, clusters, node_named, requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from jupyter_gpufit import Gpu, Node, Request, select
 from jupyter_gpufit.errors import InvalidValue
@@ -91,6 +92,22 @@ def test_many_labels_and_values_come_and_go() -> None:
     index.update(node("n042", 8, labels={"host": "other"}))
     assert index.select(Request(labels={"key42": "x"})).node is None
     assert index.select(Request(labels={"host": "other"})).node == "n042"
+
+
+def test_models_that_no_gpu_has_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jupyter_gpufit.scheduling.index.MOST_MODELS", 10)
+    nodes = {one.name: one for one in (node("n1", 8, 8), node("n2", 8), node("n3", 8, 8, 8))}
+    index = Index(nodes.values())
+    index.remove("n3")
+    del nodes["n3"]
+    for number in range(50):
+        gpus = tuple(replace(gpu, model=f"model {number} {gpu.index}") for gpu in nodes["n1"].gpus)
+        nodes["n1"] = replace(nodes["n1"], gpus=gpus)
+        index.update(nodes["n1"])
+        assert len(index._models) <= 12
+        for wanted in (f"model {number} 1", f"model {number - 1} *", "*A100*"):
+            request = Request(model=wanted)
+            assert index.select(request).gpus == select(nodes.values(), request).gpus
 
 
 def test_a_node_that_takes_the_row_of_a_removed_one_has_none_of_its_labels() -> None:

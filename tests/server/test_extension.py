@@ -113,7 +113,7 @@ async def test_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_of
 async def test_paths_of_people(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_office: MakeOffice) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     async with make_office({"GpufitExtension": {"inventory": "~/lab.toml", "store": "~/store"}}) as office:
-        assert office.parts.opened["inventory"] == str(tmp_path / "lab.toml")
+        assert office.parts.opened["inventory"] == tmp_path / "lab.toml"
         assert office.parts.opened["store"] == tmp_path / "store"
 
 

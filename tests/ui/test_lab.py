@@ -214,7 +214,7 @@ def test_a_notebook_shut_down_while_attached_leaves_nothing(notebook: Notebook) 
 
 @pytest.mark.parametrize("how", ["expires", "dies again and again"])
 def test_an_allocation_that_ends_by_itself_gives_the_notebook_back(notebook: Notebook, how: str) -> None:
-    limit = " --time 20s" if how == "expires" else ""
+    limit = " --time 15s" if how == "expires" else ""
     notebook.open("ends.ipynb", "home = 'here'", REQUEST + limit, WHERE)
     notebook.run_all()
     notebook.until(lambda: notebook.ran(range(3)), "all cells to have run")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,13 +22,11 @@ print(os.environ['NVIDIA_VISIBLE_DEVICES'], socket.gethostname())"""
 def server(engine: Engine, kernel_image: str, tmp_path: Path) -> Iterator[JupyterServer]:
     """A Jupyter server here; engine and reporter there."""
     token = tmp_path / "reporter.token"
-    token.write_text("hush")
+    token.write_text(secrets.token_hex(32))
     token.chmod(0o600)
-    reporter = engine.popen(
-        [sys.executable, "-m", "jupyter_gpufit.cli.reporter", "--json"]
-        + ["--host", engine.ip, "--token-file", str(token), "--monitor-period", "500ms"],
-        stdout=subprocess.PIPE,
-    )
+    options = ["--host", engine.ip, "--token-file", str(token), "--monitor-period", "500ms", "--json"]
+    command = [sys.executable, "-m", "jupyter_gpufit.cli.reporter", *options]
+    reporter = engine.popen(command, stdout=subprocess.PIPE)
     assert reporter.stdout is not None
     try:
         [url] = json.loads(reporter.stdout.readline())["urls"]
