@@ -7,6 +7,10 @@ BIN := $(VENV)/bin
 # Most of the time tests wait for a kernel, an engine or a page: more of them at a time than there are cores.
 WORKERS ?= 4
 
+# What an installation has copies of. The package itself is used from here, so that after a `git pull` it is the new one.
+INSTALLED := pyproject.toml $(wildcard kernelspec/* jupyter_config/*)
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
+
 .PHONY: demo lab test lint bench clean
 
 demo: $(VENV)/.demo
@@ -33,12 +37,13 @@ clean:
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
 
-$(VENV)/.demo: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet '.[demo]'
+$(VENV)/.demo: $(VENV)/bin/python $(INSTALLED)
+	@echo "Installing into $(VENV) (a minute or two) ..."
+	$(INSTALL) '.[demo]'
 	@touch $@
 
-$(VENV)/.test: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
-	@touch $@ $(VENV)/.demo
+$(VENV)/.test: $(VENV)/bin/python $(INSTALLED)
+	@echo "Installing into $(VENV), with what the tests need (a minute or two) ..."
+	$(INSTALL) '.[test]'
+	@touch $@

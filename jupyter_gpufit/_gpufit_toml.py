@@ -11,7 +11,7 @@ import socket
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Final, Literal, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -34,7 +34,7 @@ def parse(text: str, path: Path) -> Inventory:
     try:
         data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:  # RecursionError: brackets nested thousands deep
-        raise InventoryError(f"{file}: is not TOML: {error}", file=file) from None
+        raise InventoryError(f"{file}: is not TOML: {error}{_quotes(text, str(error))}", file=file) from None
 
     top = _Place(file, "")
     for key in data:
@@ -51,6 +51,9 @@ def parse(text: str, path: Path) -> Inventory:
         top.refuse("defaults", defaults, "is not a table; write [defaults] on a line of its own, and the keys below it")
     shared = _Place(file, "[defaults]").read(defaults, folder, tuple(key for key in _READERS if key != "name"))
     nodes = data.get("node", [])
+    if isinstance(nodes, dict):
+        reason = "[node] is one table, and nodes are a list; write [[node]], with two brackets, before each node's keys"
+        raise InventoryError(f"{file}: {reason}", file=file, key="node")
     if not isinstance(nodes, list) or not all(isinstance(node, dict) for node in nodes):
         top.refuse("node", "…", "is not a list of tables; write [[node]], with two brackets, before each node's keys")
     if not nodes:
@@ -126,7 +129,7 @@ class _Place:
             try:
                 values[key] = _READERS[key](value, folder)
             except msgspec.ValidationError as error:
-                self.refuse(key, value, str(error))
+                self.refuse(key, value, _in_words(str(error)))
             except InvalidValue as error:
                 self.refuse(key, value, error.message)
         return values
@@ -157,6 +160,43 @@ def _shown(value: object) -> str:
     """`value` for a message: short, and without the password that somebody may have put into an address."""
     text = re.sub(r"(://[^/@\s:'\"]*):.*@", r"\1:***@", repr(value))
     return text if len(text) <= 120 else text[:119] + "…"
+
+
+def _quotes(text: str, complaint: str) -> str:
+    """What to write instead, if the line that TOML complains of is `key = word`."""
+    place = re.search(r"at line (\d+), column", complaint)
+    lines = text.splitlines()
+    if place is None or int(place[1]) > len(lines):
+        return ""
+    wrong = re.fullmatch(r"\s*([\w-]+)\s*=\s*([A-Za-z~/][^\s\"'#\[\]{}]*)\s*(#.*)?", lines[int(place[1]) - 1])
+    if wrong is None:
+        return ""
+    if not wrong[0].isprintable():
+        return ""
+    word = wrong[2] if wrong[1] in _READERS else "…"  # without a value that may be a secret
+    return f'; text needs quotes: {wrong[1]} = "{word}"'
+
+
+_KINDS: Final = {
+    "str": "text, in quotes",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false, without quotes",
+    "array": "a list, in [ ]",
+    "object": "a table, in { }",
+}
+
+
+def _in_words(complaint: str) -> str:
+    """What msgspec says of a value ("Expected `int` >= 16", "Expected `str`, got `int` - at `$.key`"), for people."""
+    if match := re.match(r"Expected `(\w+)`(?: ([<>]=? [\d.]+))?", complaint):
+        bound = f" {match[2].removesuffix('.0')}" if match[2] else ""
+        inner = re.search(r"at `\$\.(\w+)`", complaint)
+        where = f"{inner[1]!r} " if inner else ""
+        return f"{where}has to be {_KINDS.get(match[1], match[1])}{bound}"
+    if match := re.match(r"Object missing required field `(\w+)`", complaint):
+        return f"{match[1]!r} is missing"
+    return complaint
 
 
 # --- one reader per key: the TOML value → the value in `NodeSpec`. They raise InvalidValue or msgspec.ValidationError -
@@ -307,7 +347,40 @@ def _mounts(value: Any, folder: Path) -> tuple[Mount, ...]:
 
 
 def _labels(value: Any, folder: Path) -> dict[str, str]:
-    return {_text(key, folder): _text(label, folder) for key, label in msgspec.convert(value, dict[str, str]).items()}
+    labels = msgspec.convert(value, dict[str, Any])
+    for key, label in labels.items():
+        if not isinstance(label, str):
+            written = str(label).lower() if isinstance(label, bool) else label
+            shown = f'"{written}"' if isinstance(label, bool | int | float) else '"…"'
+            hint = f"write {key} = {shown}" if re.fullmatch(r"[A-Za-z0-9_-]+", key) else f"write {shown}, in quotes"
+            raise InvalidValue(f"the label {key!r} is {label!r}; labels are text: {hint}")
+    return {_text(key, folder): _text(label, folder) for key, label in labels.items()}
+
+
+def _pull(value: Any, folder: Path) -> str:
+    policies = ("missing", "never", "always")
+    if value not in policies:
+        raise InvalidValue(f"is not one of {', '.join(map(repr, policies))}{_did_you_mean(str(value), policies)}")
+    return str(value)
+
+
+_PART: Final = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
+_REFERENCE: Final = re.compile(
+    # registry[:port]/ (which has a dot, a port, or is localhost), path, :tag, @digest: the grammar of Docker references
+    r"(?:(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+(?::\d+)?|[A-Za-z0-9-]+:\d+|localhost|\[[0-9a-fA-F:]+\](?::\d+)?)/)?"
+    rf"{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][\w.-]{{0,127}})?(?:@[A-Za-z0-9+._-]+:[0-9a-fA-F]{{32,}})?",
+    re.ASCII,
+)
+
+
+def _image(value: Any, folder: Path) -> str:
+    image = _text(value, folder)
+    if not _REFERENCE.fullmatch(image) and not re.fullmatch(r"sha256:[0-9a-f]{64}", image):
+        hint = "; names of images have no capital letters" if image != image.lower() and " " not in image else ""
+        raise InvalidValue(
+            f"cannot be the name of an image{hint}; write it like 'registry.example.com:5000/lab/pytorch:2.4'"
+        )
+    return image
 
 
 _READERS: Final[dict[str, Callable[[Any, Path], Any]]] = {
@@ -319,9 +392,9 @@ _READERS: Final[dict[str, Callable[[Any, Path], Any]]] = {
     "monitor_period": _duration("100ms", "1h"),
     "timeout": _duration("100ms", "1m"),
     "stale_after": _duration("100ms", "1d"),
-    "image": _text,
+    "image": _image,
     "images": lambda value, folder: tuple(_text(glob, folder) for glob in msgspec.convert(value, list[Any])),
-    "pull": _typed(Literal["missing", "never", "always"]),
+    "pull": _pull,
     "shm_size": _size("1MiB"),
     "ram": _size("64MiB"),
     "cpus": _typed(Annotated[float, Meta(gt=0, le=4096)]),

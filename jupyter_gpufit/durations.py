@@ -23,6 +23,8 @@ def parse_duration(value: str | int | float) -> float:
         raise InvalidValue(f"{value!r} is not a duration; {hint}")
     if isinstance(value, str):
         text, seconds, at = value.strip(), 0.0, 0
+        if text[:1] == "-" and _PART.match(text[1:].lstrip()):
+            raise InvalidValue(f"{value!r} is negative; {hint}")
         while match := _PART.match(text, at):
             seconds += float(match[1]) * _SECONDS[match[2].lower()]
             at = match.end()

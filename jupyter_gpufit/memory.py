@@ -15,14 +15,16 @@ __all__ = ["GiB", "format_memory", "parse_memory"]
 GiB = 2**30
 
 _EXPONENTS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:([kmgt])(ib|i|b)?|b)?\s*", re.IGNORECASE | re.ASCII)
+_SIZE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:([kmgt])(ib|i|b)?|(b))?\s*", re.IGNORECASE | re.ASCII)
+_BELOW_ZERO = re.compile(r"\s*-\s*[\d.]")
 _LARGEST = 2**60
 
 
 def parse_memory(value: str | int) -> int:
-    """Bytes meant by `value`: `"16GiB"`, `"16G"`, `"16 GB"`, `"0.5g"`, `"1024"` or an int of bytes.
+    """Bytes meant by `value`: `"16GiB"`, `"16G"`, `"16 GB"`, `"0.5g"`, `"1024B"` or an int of bytes.
 
-    Raises `InvalidValue` for anything else, for fewer than 0 bytes and for more than an exbibyte.
+    Raises `InvalidValue` for anything else, for fewer than 0 bytes and for more than an exbibyte. A number that people
+    write without a unit is refused, unless it is 0: who writes `--memory 16` does not mean 16 bytes.
     """
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise InvalidValue(f"{value!r} is not a size of memory; write it like '16GiB', or as an int of bytes")
@@ -31,14 +33,23 @@ def parse_memory(value: str | int) -> int:
     else:
         match = _SIZE.fullmatch(value)
         if match is None:
+            if _BELOW_ZERO.match(value):
+                raise InvalidValue(f"{value!r} is negative; write a size of memory like '16GiB'")
             raise InvalidValue(f"{value!r} is not a size of memory; write it like '16GiB', '16G' or '500MB'")
-        number, unit, suffix = match.groups()
+        number, unit, suffix, plain = match.groups()
+        if not (unit or plain) and Fraction(number):
+            raise InvalidValue(f"{value!r} has no unit; write '{_likely(number)}'")
         base = 1000 if suffix and suffix.lower() == "b" else 1024
         # A Fraction, not a float: "0.1GB" is exactly 100,000,000 bytes.
         size = int(Fraction(number) * base ** _EXPONENTS[(unit or "").lower()])
     if not 0 <= size <= _LARGEST:
         raise InvalidValue(f"{value!r} is not a possible size of memory; write it like '16GiB'")
     return size
+
+
+def _likely(number: str) -> str:
+    """What somebody who wrote a number alone can have meant."""
+    return f"{number}{'GiB' if Fraction(number) < 1024 else 'B' if Fraction(number) >= 2**20 else 'MiB'}"
 
 
 def format_memory(size: int | None) -> str:

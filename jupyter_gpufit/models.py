@@ -180,7 +180,7 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
     node: str | None = None
     """Only this node (a glob)."""
     model: str | None = None
-    """Only GPUs of this model (a glob, case-insensitive, such as `*A100*`)."""
+    """Only GPUs of this model, in any case: part of its name, such as `A100`, or a glob, such as `*A100*80GB*`."""
     labels: dict[str, str] = {}
     """Only nodes that carry all of these."""
     share_card: bool = False
@@ -208,8 +208,10 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
         return self.memory  # type: ignore[return-value]
 
     def describe(self) -> str:
-        """The request in a few words: `"2 GPUs with 16 GiB each"`."""
+        """The request in a few words: `"2 GPUs with 16 GiB each"`, or `"2 GPUs"` where no memory is asked."""
         noun = "GPU" if self.gpus == 1 else "GPUs"
+        if not any(self.sizes):
+            return f"{self.gpus} {noun}"
         if len(set(self.sizes)) == 1:
             each = "" if self.gpus == 1 else " each"
             return f"{self.gpus} {noun} with {format_memory(self.sizes[0])}{each}"

@@ -157,7 +157,7 @@ REFUSED = [  # keys of a node, the key at fault, what the message has to say bes
     ('docker = "ssh://-oProxyCommand=x@gpu01"', "docker", "more than"),
     ('docker = "ssh://-oProxyCommand=x"', "docker", "host"),
     ('docker = "ssh://gpu01/%0a"', "docker", "more than"),
-    ("docker = 5", "docker", "Expected `str`, got `int`"),
+    ("docker = 5", "docker", "docker = 5: has to be text, in quotes"),
     ('docker = "tcp://127.0.0.1:2375"', "docker", "insecure = true"),
     ('docker = "tcp://gpu02:2375"\ninsecure = true', "report", "GPUs are read on this machine.*http://gpu02:9477"),
     ('docker = "ssh://gpu02"', "report", "http://gpu02:9477"),
@@ -180,15 +180,16 @@ REFUSED = [  # keys of a node, the key at fault, what the message has to say bes
     ('shm_size = "lots"', "shm_size", "'lots' is not a size"),
     ("shm_size = 1.5", "shm_size", "not a size"),
     ('ram = "1MiB"', "ram", "too little; give at least 64MiB"),
-    ("cpus = 0", "cpus", "> 0"),
+    ("cpus = 0", "cpus", "cpus = 0: has to be a number > 0$"),
     ("cpus = nan", "cpus", "nan"),
-    ("pids = 0", "pids", ">= 16"),
-    ("pids = true", "pids", "Expected `int`, got `bool`"),
-    ('insecure = "yes"', "insecure", "'yes'.*Expected `bool`"),
-    ('pull = "sometimes"', "pull", "sometimes"),
+    ("pids = 0", "pids", "pids = 0: has to be a whole number >= 16$"),
+    ("pids = true", "pids", "pids = True: has to be a whole number"),
+    ('insecure = "yes"', "insecure", "'yes': has to be true or false, without quotes"),
+    ('pull = "sometimes"', "pull", "is not one of 'missing', 'never', 'always'$"),
+    ('pull = "allways"', "pull", "did you mean 'always'"),
     ('image = ""', "image", "empty"),
-    ('images = "lab/*"', "images", "Expected `array`"),
-    ("images = [1]", "images", "Expected `str`, got `int`"),
+    ('images = "lab/*"', "images", "has to be a list, in"),
+    ("images = [1]", "images", "has to be text, in quotes"),
     ('workdir = "work"', "workdir", "absolute"),
     ('models = "/srv/../etc"', "models", r"without '\.\.'"),
     ('mounts = ["/data"]', "mounts", "'/data:/data'|/srv/data:/data"),
@@ -201,7 +202,13 @@ REFUSED = [  # keys of a node, the key at fault, what the message has to say bes
     ('mounts = [{source = "/a", target = "/b", mode = "rw"}]', "mounts", "'mode'"),
     ('mounts = [{source = "/a"}]', "mounts", "target"),
     ('mounts = ["/a:/models"]\nmodels = "/srv"', "mounts", "/models is where 'models' is mounted"),
-    ("labels = { rack = 5 }", "labels", "Expected `str`, got `int`"),
+    ("labels = { rack = 5 }", "labels", "the label 'rack' is 5; labels are text: write rack = \"5\""),
+    ("labels = { fast = true }", "labels", "the label 'fast' is True; labels are text: write fast = \"true\""),
+    ("labels = 1", "labels", "labels = 1: has to be a table"),
+    ('image = "UPPER case"', "image", "cannot be the name of an image; write it like"),
+    ('image = "lab/PyTorch"', "image", "names of images have no capital letters"),
+    ('image = "lab/pytorch:"', "image", "cannot be the name of an image"),
+    ('mounts = [{source = 1, target = "/b"}]', "mounts", "'source' has to be text, in quotes"),
     ('monitor_perod = "2s"', "monitor_perod", "did you mean 'monitor_period'"),
     ('monitor-period = "2s"', "monitor-period", "did you mean 'monitor_period'"),
     ('DOCKER = "unix:///x"', "DOCKER", "did you mean 'docker'"),
@@ -227,12 +234,16 @@ def test_an_error_names_file_node_key_value_and_reason(keys: str, key: str, says
     [
         ("", r"has no \[\[node\]\]"),
         ("[[node]", "is not TOML"),
+        ("[[node]]\nname = gpu01", 'is not TOML: .*line 2.*; text needs quotes: name = "gpu01"$'),
+        ('[[node]]\nname = "a"\nreport = http://a:9477  # here', 'text needs quotes: report = "http://a:9477"$'),
+        ("[[node]]\npassword = hunter", 'text needs quotes: password = "…"$'),
+        ('[[node]]\nname = "a"\ninsecure = yes', "is not TOML"),
         ('[node]\nname = "a"', r"write \[\[node\]\], with two brackets"),
         ('[[nodes]]\nname = "a"', "nodes: there is no such key; did you mean 'node'"),
         ("[[node]]\n[[node]]", "number 1: name: is missing"),
         ('[[node]]\nname = "a"\n[[node]]\nname = "a"', "'a': name = 'a': another .* has this name"),
         ('[[node]]\nname = "a b"', "cannot be a name"),
-        ("[[node]]\nname = 7", "number 1: name = 7: Expected `str`"),
+        ("[[node]]\nname = 7", "number 1: name = 7: has to be text"),
         ('[defaults]\nname = "a"\n[[node]]\nname = "a"', "each node's own"),
         ('[defaults]\nshm_sise = "1GiB"\n[[node]]\nname = "a"', r"\[defaults\]: shm_sise.*did you mean 'shm_size'"),
         ('defaults = 1\n[[node]]\nname = "a"', r"write \[defaults\] on a line"),
@@ -245,6 +256,24 @@ def test_an_error_outside_a_nodes_keys(text: str, says: str) -> None:
     message = refusal(text).message
     assert message.startswith(f"{FILE}: ")
     assert re.search(says, message), message
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "python",
+        "python:3.12-slim",
+        "lab/a_b__c-d.e:V1.0",
+        "localhost/x",
+        "localhost:5000/x/y:t",
+        "10.0.0.1:5000/x",
+        "Registry.Example.com/lab/x@sha256:" + "0a" * 32,
+        "quay.io/jupyter/pytorch-notebook:cuda12-latest",
+        "sha256:" + "0a" * 32,
+    ],
+)
+def test_names_of_images(image: str) -> None:
+    assert spec(f'[[node]]\nname = "a"\nimage = "{image}"').image == image
 
 
 @pytest.mark.parametrize("value", ["ssh://me:hunter2@gpu01", "tcp://:hunter2@gpu01:1", "tcp://me:hun@ter2@h:1"])

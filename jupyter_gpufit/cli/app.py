@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import logging
 import os
 import shutil
 import sys
@@ -18,10 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .. import __version__
-from ..errors import Conflict, Forbidden, GpufitError, InvalidValue, NotPlaced
+from ..errors import Conflict, Forbidden, GpufitError, InvalidValue, NotPlaced, Unavailable
 from ..notebook.client import Client, Json, RestClient, embedded, has_ended, is_running, latest
 from ..notebook.discovery import running_servers, server_at
-from ..notebook.grammar import Parser, add_request, request_of
+from ..notebook.grammar import Parser, add_request, meant, request_of
 from ..notebook.progress import Progress, follow
 from ..notebook.show import allocation_table, describe, explanation, gpu_table, node_table, text_table
 from ..notebook.transport import ExtensionMissing, ServerUnreachable
@@ -29,12 +30,32 @@ from . import demo, reporter
 
 __all__ = ["main"]
 
+_NOTEBOOK_ONLY = ("attach", "detach")
+_SILENT = logging.NullHandler()  # what a scheduler of our own logs is said in our words, on one line
+
 
 class CommandParser(Parser):
     """With `-h`, as programs have it."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"add_help": True} | options)
+
+
+class MainParser(CommandParser):
+    """Of the whole command: it knows the verbs, and those that there are in a notebook alone."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Called by argparse for every value; of these, only the verb is one of several."""
+        verbs = list(action.choices or ())
+        if action.choices is None or value in verbs:
+            return
+        if value in _NOTEBOOK_ONLY:
+            name = " NAME" if value == "attach" else ""
+            raise InvalidValue(
+                f"{value!r} is about a notebook, and works only in one: %gpufit {value}{name}; here there are: "
+                + ", ".join(verbs)
+            )
+        raise InvalidValue(f"there is no {value!r}{meant(str(value), verbs) or '; there are: ' + ', '.join(verbs)}")
 
 
 class VerbParser(CommandParser):
@@ -53,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit code. Called by the `jupyter-gpufit` script."""
     try:
         options = _parser().parse(sys.argv[1:] if argv is None else list(argv))
+        for option in _EVERYWHERE:  # after the verb, or before it
+            setattr(options, option, getattr(options, option, None) or getattr(options, f"first_{option}"))
         code: int = options.func(options)
         return code
     except SystemExit as finished:  # --help, --version
@@ -71,20 +94,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
+_EVERYWHERE = ("json", "inventory", "server", "token")
+
+
+def _add_common(parser: argparse.ArgumentParser, prefix: str = "") -> None:
+    def add(option: str, about: str, **more: Any) -> None:
+        parser.add_argument(f"--{option}", dest=prefix + option, help=about, **more)
+
+    add("json", "print JSON", action="store_true")
+    add("inventory", "look at the machines of this gpufit.toml, without a server", metavar="FILE")
+    add("server", "the Jupyter server to ask (default: the one that runs)", metavar="URL")
+    add("token", "its token; $GPUFIT_TOKEN is better, because others see a command's words", metavar="TOKEN")
+
+
 def _parser() -> CommandParser:
-    parser = CommandParser(prog="jupyter gpufit", description="GPUs for notebooks, from the machines of gpufit.toml.")
+    parser = MainParser(
+        prog="jupyter gpufit",
+        description="GPUs for notebooks, from the machines of gpufit.toml. Without a verb: what I hold, and the "
+        "machines. attach and detach are about a notebook, and work only in one: %%gpufit attach NAME.",
+    )
     parser.add_argument("--version", action="version", version=__version__)
-    verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=VerbParser)
+    _add_common(parser, "first_")
+    parser.set_defaults(func=_status)
+    verbs = parser.add_subparsers(metavar="VERB", parser_class=VerbParser)
 
     def verb(name: str, about: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
         made = verbs.add_parser(name, help=about, description=about)
         made.set_defaults(func=run)
-        made.add_argument("--json", action="store_true", help="print JSON")
-        made.add_argument(
-            "--inventory", metavar="FILE", help="look at the machines of this gpufit.toml, without a server"
-        )
-        made.add_argument("--server", metavar="URL", help="the Jupyter server to ask (default: the one that runs)")
-        made.add_argument("--token", help="its token; $GPUFIT_TOKEN is better, because others see a command's words")
+        _add_common(made)
         return made
 
     verb("nodes", "the machines", _nodes)
@@ -107,11 +144,28 @@ def _parser() -> CommandParser:
 # --- the verbs
 
 
+def _status(options: argparse.Namespace) -> int:
+    with _client(options, looks=True) as client:
+        held, nodes = client.allocations(), client.nodes()
+        _tell_inventory_error(client)
+    if options.json:
+        import msgspec
+
+        _print_json({"allocations": held, "nodes": msgspec.to_builtins(nodes)})
+        return 0
+    if held:
+        _print_table(*allocation_table(held))
+    else:
+        print("You hold no GPUs.")
+    print()
+    _print_table(*node_table(nodes))
+    return 0
+
+
 def _nodes(options: argparse.Namespace) -> int:
     with _client(options, looks=True) as client:
         nodes = client.nodes()
-        if error := client.inventory_error():
-            print(f"jupyter gpufit: the inventory cannot be used as it is: {error}", file=sys.stderr)
+        _tell_inventory_error(client)
     if options.json:
         _print_json(nodes)
     else:
@@ -122,6 +176,7 @@ def _nodes(options: argparse.Namespace) -> int:
 def _gpus(options: argparse.Namespace) -> int:
     with _client(options, looks=True) as client:
         nodes = client.nodes()
+        _tell_inventory_error(client)
     if options.json:
         import msgspec
 
@@ -166,7 +221,7 @@ def _request(options: argparse.Namespace) -> int:
     if not is_running(allocation):
         why = allocation.get("message") or allocation.get("reason")
         raise Conflict(f"allocation {allocation['name']!r} did not start: {why}")
-    progress.done(f"{describe(allocation)} is running.")
+    progress.done(f"{describe(allocation)} is running; in a notebook: %gpufit attach {allocation['name']}")
     return 0
 
 
@@ -241,7 +296,7 @@ def _find(options: argparse.Namespace, looks: bool) -> Client:
             else:
                 return client
     if looks:
-        return embedded(options.inventory)
+        return _own(options.inventory)
     if options.inventory is not None:
         raise InvalidValue(
             "--inventory is for looking at machines (nodes, gpus, explain); an allocation lives in a Jupyter server, "
@@ -253,7 +308,23 @@ def _find(options: argparse.Namespace, looks: bool) -> Client:
     )
 
 
+def _own(inventory: str | None) -> Client:
+    """A scheduler of our own. Raises `Unavailable` if there is nothing to see because of the inventory."""
+    logging.getLogger("jupyter_gpufit").addHandler(_SILENT)
+    client = embedded(inventory)
+    error = client.inventory_error()
+    if error and not client.nodes():
+        client.close()
+        raise Unavailable(f"the inventory cannot be used: {error}")
+    return client
+
+
 # --- output
+
+
+def _tell_inventory_error(client: Client) -> None:
+    if error := client.inventory_error():
+        print(f"jupyter gpufit: the inventory cannot be used as it is: {error}", file=sys.stderr)
 
 
 def _print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -33,6 +33,8 @@ _ABOUT = "A simulated cluster, a Jupyter server and the quick-start notebook, on
 _START_WITHIN = 90.0  # s; a cold disk, two slow cores
 _STOP_WITHIN = 30.0  # s
 NOTEBOOK = "quickstart.ipynb"
+ROOT = "notebooks"
+"""What JupyterLab shows of the demo's directory: nothing but the notebook."""
 
 NODES = """\
 # Four unlike nodes, none of which exists. `jupyter gpufit demo` made this file.
@@ -82,7 +84,7 @@ def _run(options: argparse.Namespace) -> int:
         if options.check:
             from .check import check
 
-            return check(server.server, directory / NOTEBOOK, as_json=options.json)
+            return check(server.server, server.root / NOTEBOOK, as_json=options.json)
         return _show(server, browser=not options.no_browser)
 
 
@@ -106,6 +108,7 @@ class DemoServer:
 
     def __init__(self, directory: Path, *, lab: bool, port: int = 0) -> None:
         self.directory = directory
+        self.root = directory / ROOT
         self._lab = lab
         self._port = port
         self.process: subprocess.Popen[bytes]
@@ -144,10 +147,10 @@ class DemoServer:
         return "\n".join(log.splitlines()[-lines:])
 
     def _furnish(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.root.mkdir(parents=True, exist_ok=True)
         (self.directory / "gpufit.toml").write_text(NODES, "utf-8")
-        if not (self.directory / NOTEBOOK).exists():
-            shutil.copy(quick_start(), self.directory / NOTEBOOK)
+        if not (self.root / NOTEBOOK).exists():
+            shutil.copy(quick_start(), self.root / NOTEBOOK)
 
     def _command(self) -> list[str]:
         return [
@@ -157,7 +160,7 @@ class DemoServer:
             "--no-browser",
             f"--ServerApp.port={self._port}",
             "--ServerApp.ip=127.0.0.1",
-            f"--ServerApp.root_dir={self.directory}",
+            f"--ServerApp.root_dir={self.root}",
             "--ServerApp.jpserver_extensions={'jupyter_gpufit': True}",
             f"--GpufitExtension.store={self.directory / 'store'}",
             f"--GpufitExtension.inventory={self.directory / 'gpufit.toml'}",

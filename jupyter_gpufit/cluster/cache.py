@@ -1,7 +1,7 @@
 """The cluster cache: what every node last said, what is held there, and why a node is not usable. Asks no node.
 
     poller ─ set_inventory, reported, failed ─┐
-    scheduler ─ set_claims ───────────────────┼→ one entry per node → nodes(), on_change
+    scheduler ─ set_claims, set_trouble ──────┼→ one entry per node → nodes(), on_change
     time (a report that gets old) ─ refresh ──┘
 
 It is what `scheduling/needs.py` calls `Cluster`. Used from one event loop; it starts nothing and waits for nothing.
@@ -23,6 +23,7 @@ from ..durations import format_duration
 from ..errors import NotFound
 from ..inventory import Inventory, NodeSpec
 from ..models import Claim, Gpu, Node, Report
+from .checks import clean
 from .effective import effective
 
 __all__ = ["Cache", "OnChange"]
@@ -33,6 +34,8 @@ _log = logging.getLogger(__name__)
 
 _STRIKES = 2
 """So many polls in a row that failed make a node unusable. One alone does not, while its last report is fresh."""
+_MOST_OF_TROUBLE = 500
+"""Characters of what a launcher says that are shown."""
 
 
 class _Entry(Struct):
@@ -63,6 +66,7 @@ class Cache:
         self._entries: dict[str, _Entry] = {}
         # By node and source. Apart from the entries: what is held on a node that left the inventory is still held.
         self._claims: dict[str, dict[str, tuple[Claim, ...]]] = {}
+        self._troubles: dict[str, str | None] = {}  # what the nodes' launchers said last; likewise
         self._callbacks: dict[object, OnChange] = {}
         self._to_tell: deque[str] = deque()
         self._telling = False
@@ -117,6 +121,15 @@ class Cache:
             entry.past += [(now, claim) for claim in ran if claim not in kept]
         self._recompute(node)
 
+    def set_trouble(self, node: str, trouble: str | None) -> None:
+        """What the node's launcher says: why nothing can be started there, or that something can (`None`)."""
+        first = node not in self._troubles
+        self._troubles[node] = None if trouble is None else clean(trouble, _MOST_OF_TROUBLE)
+        if (entry := self._entries.get(node)) is not None:
+            if first:
+                entry.told = None  # that it was heard from is news for whoever waits for `unheard`
+            self._tell(node)
+
     def on_change(self, callback: OnChange) -> Callable[[], None]:
         """Call `callback` for every node now, then with each node that changed, came, or (`None`) went.
 
@@ -134,8 +147,14 @@ class Cache:
         return end
 
     def unheard(self) -> list[str]:
-        """Names of the nodes that have neither reported nor failed to so far. The service waits a moment for them."""
-        return [name for name, entry in self._entries.items() if entry.report is None and not entry.failures]
+        """Names of the nodes of which something is not known yet: those that have neither reported nor failed to, and
+        those whose launcher has not said whether their engine answers. The service waits a moment for them."""
+        return [
+            name
+            for name, entry in self._entries.items()
+            if (entry.report is None and not entry.failures)
+            or (entry.spec.launcher == "docker" and name not in self._troubles)
+        ]
 
     # --- for the poller
 
@@ -245,7 +264,7 @@ class Cache:
             return f"its last report is stale: sampled more than {format_duration(entry.spec.stale_after)} ago"
         if not report.gpus:
             return "it reports no GPU"
-        return None
+        return self._troubles.get(entry.spec.name)
 
     def _tell(self, name: str) -> None:
         """Tell callbacks about the node, if there is news. What a callback does may be news again: that comes after, so

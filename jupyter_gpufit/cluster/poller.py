@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import Final
 
 from .. import inventory as inventories
-from ..errors import GpufitError, InventoryError, NodeUnreachable
+from ..errors import GpufitError, InvalidValue, InventoryError, NodeUnreachable
 from ..inventory import Inventory, NodeSpec
 from ..models import Claim, Report
+from ..reporting.simulated_spec import parse_simulated
 from ..reporting.source import LocalSource, ReportSource, SimulatedSource
 from .cache import Cache
 from .http import HttpSource
 
-__all__ = ["Poller", "make_source", "pause"]
+__all__ = ["Poller", "load", "make_source", "pause"]
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +54,24 @@ def make_source(spec: NodeSpec, claims: Callable[[], Sequence[Claim]]) -> Report
     return HttpSource(spec)
 
 
+def load(path: Path | None) -> Inventory:
+    """`inventory.load`, and whether what it says to simulate can be. Raises `InventoryError`. Called by the poller.
+
+    (Here, since what can be simulated is known to the reporting room, and the inventory is left of that.)
+    """
+    inventory = inventories.load(path)
+    for spec in inventory.nodes:
+        if spec.report.startswith("simulated:"):
+            try:
+                parse_simulated(spec.report)
+            except InvalidValue as error:
+                place = f"{inventory.path}: [[node]] {spec.name!r}: report = {spec.report!r}"
+                raise InventoryError(
+                    f"{place}: {error.message}", file=inventory.path, node=spec.name, key="report"
+                ) from None
+    return inventory
+
+
 def pause(period: float, failures: int, luck: float) -> float:
     """Seconds from the start of one poll to the start of the next, after `failures` failed ones in a row.
 
@@ -74,7 +93,7 @@ class Poller:
         cache: Cache,
         find: Callable[[], Path | None] = inventories.find,
         *,
-        load: Callable[[Path | None], Inventory] = inventories.load,
+        load: Callable[[Path | None], Inventory] = load,
         source: MakeSource = make_source,
         look_every: float = LOOK_EVERY,
     ) -> None:

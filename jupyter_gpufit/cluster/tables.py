@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from pandas.io.formats.style import Styler
 
-__all__ = ["ALLOCATION_COLUMNS", "GPU_COLUMNS", "NODE_COLUMNS", "allocations", "gpus", "nodes", "style"]
+__all__ = ["ALLOCATION_COLUMNS", "BYTES", "GPU_COLUMNS", "NODE_COLUMNS", "allocations", "gpus", "nodes", "style"]
 
 _TIME: Final = "datetime64[ns, UTC]"
 
@@ -172,7 +172,8 @@ def _frame(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> pd.DataFra
 
 # --- for people
 
-_BYTES: Final = ("memory_total", "memory_free", "memory_used", "memory")
+BYTES: Final = ("memory_total", "memory_free", "memory_used", "memory")
+"""Columns that are sizes."""
 _SHARES: Final = {"memory_free": "memory_total", "memory_used": "memory_total", "utilization": 100}
 """Columns with a bar, and what a full bar is: another column, or a number."""
 _COLORS: Final = {"memory_free": "46, 160, 67", "memory_used": "209, 134, 22", "utilization": "56, 132, 244"}
@@ -185,7 +186,7 @@ def style(table: pd.DataFrame) -> Styler:
     What nodes wrote of themselves is escaped. Works with light and dark themes.
     """
     formats: dict[str, Any] = {
-        **dict.fromkeys(_BYTES, _gib),
+        **dict.fromkeys(BYTES, _gib),
         **dict.fromkeys(("created", "expires", "ended"), _moment),
         **dict.fromkeys((column for column in table.columns if str(table.dtypes[column]) == "boolean"), _mark),
         "utilization": "{:.0f} %",

@@ -20,10 +20,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+from weakref import WeakValueDictionary
 
 from jupyter_core.utils import ensure_async
 from tornado.web import HTTPError
@@ -83,14 +84,20 @@ class Attachments:
         release: Callable[[str], Coroutine[Any, Any, Any]],
         on_change: Callable[[Attachment], None],
         log: logging.Logger,
+        beside: Callable[[str], Sequence[str]] = lambda allocation_id: (),
     ) -> None:
-        """`sessions` and `kernels` are the server's session and kernel managers; `release` is `Scheduler.release`."""
+        """`sessions` and `kernels` are the server's session and kernel managers; `release` is `Scheduler.release`.
+
+        `beside` gives the ids of all else that the owner of an allocation holds.
+        """
         self._sessions = sessions
         self._kernels = kernels
         self._release = release
+        self._beside = beside
         self._on_change = on_change
         self._log = log
         self._all: list[Attachment] = []  # also those that are about to be detached
+        self._attaching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._remotes: dict[str, _Remote] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._parked: asyncio.Task[None] | None = None
@@ -112,9 +119,15 @@ class Attachments:
         if allocation.kernel_id not in self._kernels:
             raise Conflict(f"the kernel of allocation {allocation.name!r} does not run under this server")
         model = await self._named(session, path)
+        async with self._attaching.setdefault(model["id"], asyncio.Lock()):
+            return await self._attach(allocation, await self._named(model["id"], None))
+
+    async def _attach(self, allocation: Allocation, model: dict[str, Any]) -> Attachment:
+        """One at a time for one session: there is at most one waiting and one attached attachment of each."""
+        assert allocation.kernel_id is not None
         waiting, attached = self._of_session(model["id"])
         for same in (waiting, attached):
-            if same is not None and same.allocation == allocation.id:
+            if same is not None and same.allocation == allocation.id and same.leaving is None:
                 if same is attached and waiting is not None:
                     await self._detach(waiting)
                 return same
@@ -285,6 +298,8 @@ class Attachments:
     async def _point_back(self, attachment: Attachment, reason: EndReason | None) -> None:
         """Give the session its local kernel back, if the remote one is what it has."""
         model = await self._model(attachment)
+        if self._is_taken_over(attachment):
+            return
         if model is not None and model["kernel"]["id"] == attachment.remote_kernel:
             await self._sessions.update_session(attachment.session, kernel_id=await self._local_kernel(attachment))
         elif model is None and reason not in _ASKED_FOR:
@@ -296,6 +311,15 @@ class Attachments:
                 type=attachment.type,
                 kernel_id=await self._local_kernel(attachment),
             )
+
+    def _is_taken_over(self, attachment: Attachment) -> bool:
+        """Whether the session was attached to that kernel anew meanwhile."""
+        return any(
+            other.session == attachment.session
+            and other.remote_kernel == attachment.remote_kernel
+            and other.state == "attached"
+            for other in self._all
+        )
 
     async def _local_kernel(self, attachment: Attachment) -> str:
         if attachment.local_kernel not in self._kernels:
@@ -352,9 +376,11 @@ class Attachments:
         action, remote = data.get("action"), self._remotes.get(kernel_id)
         # The cell that asks still runs, and others may be queued behind it.
         if action in ("detach", "release") and remote is not None and await remote.watch.idle():
+            others = self._beside(allocation_id) if action == "release" and data.get("all") is True else ()
             await self.detach(allocation_id)
             if action == "release":
-                await self._release(allocation_id)
+                for one in (allocation_id, *others):
+                    await self._release(one)
 
     async def _tell_local(self, attachment: Attachment, reason: EndReason | None) -> None:
         """Tell the local kernel to forward no longer; it may be that nobody forwards there."""

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
-from ..errors import Conflict, GpufitError, ImageRefused, LaunchError, NotFound
+from ..errors import Conflict, GpufitError, ImageRefused, LaunchError, NotFound, NotPlaced, Unavailable
 from ..inventory import NodeSpec
 from ..models import Allocation, Endpoint, EndReason, Request, State, Unit
 from ..scheduling.api import Scheduler
@@ -26,6 +26,7 @@ T = TypeVar("T")
 ANSWER_WITHIN = 5.0  # s; for what the scheduler answers from what it knows
 _GONE = 1  # exit code of a kernel whose allocation failed without one
 _LOG_LINES = 50
+_REASONS = 6  # lines; a dialog has to hold them
 _LOOK_EVERY = 0.1  # s
 
 
@@ -46,6 +47,10 @@ class Grant:
             await rented.settled()
             owner = rented.owner
             made = await rented.ask(lambda scheduler: scheduler.request(request, owner, kernel_id=kernel_id))
+        except NotPlaced as refused:
+            wrong = rented.inventory_error
+            await rented.close()
+            raise with_reasons(refused, wrong) from None
         except BaseException:
             await rented.close()
             raise
@@ -66,7 +71,10 @@ class Grant:
 
     async def prepared(self) -> Unit:
         """Its unit, once that is prepared. Raises what went wrong if the allocation ends before."""
-        unit = await self._lease.ask(lambda scheduler: scheduler.prepared(self.id))
+        try:
+            unit = await self._lease.ask(lambda scheduler: scheduler.prepared(self.id))
+        except NotPlaced as refused:
+            raise with_reasons(refused) from None
         await self._look()
         return unit
 
@@ -86,6 +94,15 @@ class Grant:
     async def launch(self, command: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str]) -> Endpoint:
         """See `Scheduler.launch`."""
         return await self._lease.ask(lambda scheduler: scheduler.launch(self.id, command, files, env))
+
+    async def here(self, work: Callable[[], Awaitable[T]]) -> T:
+        """See `Lease.here`."""
+        return await self._lease.here(work)
+
+    @property
+    def closers(self) -> set[Callable[[], Awaitable[None]]]:
+        """See `Lease.closers`."""
+        return self._lease.closers
 
     async def ready(self, kernel_id: str) -> None:
         """See `Scheduler.ready`."""
@@ -116,6 +133,8 @@ class Grant:
                 return await self._lease.see(known)
         except TimeoutError:
             return None
+        except Unavailable as ended:  # which gave back all that it held
+            return None, ended.message
 
     async def explained(self, error: BaseException) -> BaseException:
         """`error` of a start, with the last lines that the unit printed in its message, as far as they can be had."""
@@ -150,6 +169,9 @@ class Grant:
             async with asyncio.timeout(within):
                 await self._lease.ask(ask)
             return True
+        except Unavailable as ended:
+            self._log.debug("allocation %s: %s: %s", self.allocation.name, what, ended.message)
+            return True  # it gave back all that it held
         except (GpufitError, TimeoutError) as error:
             said = str(error) or f"no answer within {within:.0f} s"
             self._log.warning("allocation %s: %s: %s", self.allocation.name, what, said)
@@ -161,8 +183,8 @@ class Grant:
             async with asyncio.timeout(within):
                 await self._lease.ask(how)
                 await self._lease.ended(self.id)
-        except NotFound:
-            self._log.debug("allocation %s is forgotten already", self.id)
+        except (NotFound, Unavailable) as nothing:
+            self._log.debug("allocation %s has ended already: %s", self.id, nothing.message)
         except (GpufitError, TimeoutError) as error:
             said = str(error) or "not confirmed so far"
             self._log.warning("end of allocation %s: %s; the scheduler goes on trying", self.allocation.name, said)
@@ -172,6 +194,21 @@ class Grant:
     async def _look(self) -> Allocation:
         self.allocation = await self._lease.see(lambda scheduler: scheduler.get(self.id))
         return self.allocation
+
+
+def with_reasons(refused: NotPlaced, inventory_error: str | None = None) -> NotPlaced:
+    """The refusal with its reasons, node by node, in the message: of an error of a kernel's start, nbconvert, papermill
+    and JupyterLab's dialog show nothing else."""
+    stages = refused.details.get("stages") or []
+    reasons = [f"{node}: {why}" for stage in reversed(stages) for node, why in stage["rejected"].items()]
+    more = len(reasons) - _REASONS
+    shown = [
+        *reasons[:_REASONS],
+        *([f"and {more} more nodes; all of them: jupyter gpufit explain"] if more > 0 else []),
+    ]
+    if inventory_error:
+        shown.append(f"the inventory cannot be used as it is: {inventory_error}")
+    return type(refused)("\n".join([refused.message, *shown]), **refused.details)
 
 
 def _why(allocation: Allocation) -> str:

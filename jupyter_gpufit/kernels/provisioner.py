@@ -24,14 +24,16 @@ from typing import Any, cast
 import msgspec
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.ioloop.manager import AsyncIOLoopKernelManager
+from jupyter_client.manager import KernelManager
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Any as AnyTrait
 from traitlets import Float, List, Unicode
 
-from ..errors import Cancelled, GpufitError
+from ..errors import Cancelled, GpufitError, Unavailable
 from ..models import EndReason, Unit
 from ..scheduling.api import Scheduler
 from .answer import wait_for_answer
+from .beside import beside
 from .bootstrap import contents
 from .connection import Keys, connection_file, connection_info, make_keys, without_encryption
 from .grant import ANSWER_WITHIN, Grant
@@ -95,6 +97,7 @@ class GpufitProvisioner(KernelProvisionerBase):
     _expected = False  # an end of the kernel that somebody asked for
     _last_words = ""  # on an end that nobody asked for
     _watch: KernelWatch | None = None
+    _watched: Grant | None = None  # by which its event loop is reached, also after this kernel's end
     _restarter: Any = None  # the one that tells us when it gives up
     _tasks: set[asyncio.Task[None]]
 
@@ -162,15 +165,18 @@ class GpufitProvisioner(KernelProvisionerBase):
 
         Called by `KernelManager.post_start_kernel`, also after each restart.
         """
-        if not isinstance(self.parent, AsyncIOLoopKernelManager):
-            return  # no restarter, and no event loop that goes on between two calls
-        restarter = self.parent._restarter
-        if restarter is not None and self._restarter is not restarter:
-            self._restarter = restarter
-            restarter.add_callback(self._given_up, "dead")
-        if self._direct and self._watch is None:
-            self._watch = KernelWatch(self.parent, lambda: self.has_process, self._asked)
-            self._watch.start()
+        if isinstance(self.parent, AsyncIOLoopKernelManager):  # others have no restarter
+            restarter = self.parent._restarter
+            if restarter is not None and self._restarter is not restarter:
+                self._restarter = restarter
+                restarter.add_callback(self._given_up, "dead")
+        grant = self._grant
+        if self._direct and self._watch is None and grant is not None:
+            try:
+                # nbclient, papermill and `jupyter run` have no event loop that goes on between two calls.
+                await grant.here(lambda: self._listen(grant))
+            except Unavailable as ended:
+                self.log.debug("kernel %s is not listened to: %s", self.kernel_id, ended.message)
 
     # --- while it runs
 
@@ -380,21 +386,41 @@ class GpufitProvisioner(KernelProvisionerBase):
         if isinstance(start, asyncio.Task):
             start.add_done_callback(lambda _: pending.pop(self.kernel_id, None))
 
-    # --- the kernel's own word
+    # --- the kernel's own word; all of it on the event loop that the scheduler lives on
+
+    async def _listen(self, grant: Grant) -> None:
+        manager = cast(KernelManager, self.parent)
+        watch = self._watch = KernelWatch(manager, lambda: self.has_process, self._asked)
+        self._watched = grant
+        grant.closers.add(self._stop_listening)
+        watch.start()
+
+    async def _stop_listening(self) -> None:
+        watch, self._watch = self._watch, None
+        if self._watched is not None:
+            self._watched.closers.discard(self._stop_listening)
+        if watch is not None:
+            await watch.close()
 
     def _asked(self, data: dict[str, Any]) -> None:
         if data.get("action") == "release":
-            self._spawn(self._release_when_idle())
+            self._spawn(self._release_when_idle(everything=data.get("all") is True))
 
-    async def _release_when_idle(self) -> None:
+    async def _release_when_idle(self, everything: bool) -> None:
+        async def release(scheduler: Scheduler, own: str) -> None:
+            for id in (*(beside(scheduler, own) if everything else ()), own):
+                await scheduler.release(id)
+
         watch = self._watch
         if watch is not None and await watch.idle() and (grant := self._grant) is not None:
-            await grant.quietly("release", lambda scheduler: scheduler.release(grant.id), ANSWER_WITHIN)
+            await grant.quietly("release", lambda scheduler: release(scheduler, grant.id), ANSWER_WITHIN)
 
     async def _close_watch(self) -> None:
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            await watch.close()
+        if self._watch is not None and self._watched is not None:
+            try:
+                await self._watched.here(self._stop_listening)
+            except Unavailable:
+                self._watch = None  # closed with the service
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

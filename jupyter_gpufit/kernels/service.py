@@ -50,6 +50,8 @@ class Service:
         self.owner = owner
         """Whose allocations those are that kernels make by themselves."""
         self.loop = asyncio.get_running_loop()
+        self.closers: set[Callable[[], Awaitable[None]]] = set()
+        """What else has to be closed on this loop, at the latest when the service is."""
         self._scheduler, self._cache, self._poller = scheduler, cache, poller
 
     @property
@@ -90,6 +92,8 @@ class Service:
     async def close(self) -> None:
         """Release what this scheduler holds, and stop everything. On the service's own loop."""
         _by_loop.pop(self.loop, None)
+        while self.closers:
+            await self.closers.pop()()
         await self._scheduler.close()
         if isinstance(self.host, OwnKernelHost):
             await self.host.close()
@@ -292,6 +296,11 @@ class Lease:
         """See `Service.owner`."""
         return self._service.owner
 
+    @property
+    def inventory_error(self) -> str | None:
+        """See `Service.inventory_error`."""
+        return self._service.inventory_error
+
     async def ask(self, question: Callable[[Scheduler], Awaitable[T]]) -> T:
         """See `Service.ask`."""
         return await self._service.ask(question)
@@ -299,6 +308,16 @@ class Lease:
     async def see(self, look: Callable[[Scheduler], T]) -> T:
         """See `Service.see`."""
         return await self._service.see(look)
+
+    async def here(self, work: Callable[[], Awaitable[T]]) -> T:
+        """What `work`, called on the service's event loop, gives: one that goes on when the kernel manager's does not.
+        From any event loop. Raises `Unavailable`."""
+        return await ask_on(self._service.loop, work)
+
+    @property
+    def closers(self) -> set[Callable[[], Awaitable[None]]]:
+        """See `Service.closers`; for the service's loop alone."""
+        return self._service.closers
 
     async def spec(self, node: str) -> NodeSpec:
         """See `Service.spec`."""
@@ -322,7 +341,11 @@ class Lease:
     async def close(self) -> None:
         """Let go. The last one to let go of an embedded service closes it."""
         embedded, self._embedded = self._embedded, False
-        if embedded:
+        if not embedded:
+            return
+        if self._service.loop.is_closed():
+            _let_go()  # nothing to wait for; and an interpreter that exits has no other threads any more
+        else:
             await asyncio.to_thread(_let_go)
 
 

@@ -8,16 +8,35 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from ..errors import Unavailable
+
 __all__ = ["LoopThread", "ask_on"]
 
 T = TypeVar("T")
 
 
 async def ask_on(loop: asyncio.AbstractEventLoop, question: Callable[[], Awaitable[T]]) -> T:
-    """What `question`, called on `loop`, gives. From any event loop, that one included; cancelling it cancels that."""
+    """What `question`, called on `loop`, gives. From any event loop, that one included; cancelling it cancels that.
+
+    Raises `Unavailable` if `loop` has ended, or ends before there is an answer.
+    """
     if asyncio.get_running_loop() is loop:
         return await _answer(question)
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_answer(question), loop))
+    answer = _answer(question)
+    try:
+        future = asyncio.run_coroutine_threadsafe(answer, loop)
+    except RuntimeError as error:
+        answer.close()
+        if not loop.is_closed():
+            raise
+        raise Unavailable("the gpufit service of this process has ended") from error
+    try:
+        return await asyncio.wrap_future(future)
+    except asyncio.CancelledError:
+        asking = asyncio.current_task()
+        if asking is not None and asking.cancelling():
+            raise
+        raise Unavailable("the gpufit service of this process ended meanwhile") from None
 
 
 class LoopThread:

@@ -7,6 +7,7 @@ GPUFIT_GPUS=2 GPUFIT_MEMORY=16GiB,8GiB jupyter nbconvert --execute …          
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -65,6 +66,25 @@ def variable(wish: str) -> str:
     return f"GPUFIT_{wish.upper()}"
 
 
+# What else of these names means something to us, so that it is no wish with a slip of the pen.
+_OTHERS = ("ALLOCATION", "ATTACHED", "CLAIMS_DIR", "DIRECT", "INVENTORY", "TOKEN", "UNIT")
+_ALIKE = 0.6  # of difflib: GPU is like GPUS, MEM like MEMORY
+
+
+def _refuse_slips(environment: Mapping[str, str]) -> None:
+    """`GPUFIT_GPU=2` would quietly give one GPU. A name that is like none of ours may be somebody else's."""
+    known = [variable(wish) for wish in WISHES]
+    for name, text in environment.items():
+        word = name.removeprefix("GPUFIT_")
+        if word == name or name in known or word in _OTHERS:
+            continue
+        if near := difflib.get_close_matches(word.upper(), [wish.upper() for wish in WISHES], n=1, cutoff=_ALIKE):
+            raise InvalidValue(
+                f"{name}={text}: there is no such variable; did you mean GPUFIT_{near[0]}? There are: "
+                + ", ".join(known)
+            )
+
+
 def request_from(config: Mapping[str, Any], environment: Mapping[str, str]) -> Request:
     """The request that `config` (of the kernelspec) and `environment` (which overrules it) describe.
 
@@ -73,6 +93,8 @@ def request_from(config: Mapping[str, Any], environment: Mapping[str, str]) -> R
     """
     # In a kernel that runs on GPUs, variables of the same names say what it *holds*.
     inherited = "GPUFIT_ATTACHED" in environment
+    if not inherited:
+        _refuse_slips(environment)
     wished = {wish: value for wish, value in config.items() if value is not None}
     origin = dict.fromkeys(wished, "the kernelspec's provisioner config")
     for wish, read in WISHES.items():

@@ -26,12 +26,12 @@ from msgspec import Struct
 from ..errors import ImageRefused, LaunchError, NodeUnreachable
 from ..inventory import NodeSpec
 from ..models import Claim, Endpoint, Launch, Progress, Unit
-from ..scheduling.needs import KILLED, OnExit, OnProgress
+from ..scheduling.needs import KILLED, OnExit, OnProgress, OnTrouble
 from . import claims, labels
 from .base import IMAGE_REFUSED, LOG_LINES, SETTLES_WITHIN, check_image, describe_end, keep, refusal
 from .containers import archive, create_body, host_ports, reach, run_script, unit, why_not_started
 from .engine import Engine, said
-from .events import Listed, Watch, list_containers
+from .events import Listed, Silent, Watch, list_containers
 from .pulling import pull
 from .removing import remove
 from .states import Ended, Seen, Table
@@ -82,12 +82,15 @@ class DockerLauncher:
         self._watch: Watch | None = None
         self._on_exit: OnExit | None = None
         self._on_claims: Callable[[Sequence[Claim]], None] | None = None
+        self._on_trouble: OnTrouble | None = None
 
-    async def open(self, on_exit: OnExit, on_claims: Callable[[Sequence[Claim]], None]) -> None:
+    async def open(
+        self, on_exit: OnExit, on_claims: Callable[[Sequence[Claim]], None], on_trouble: OnTrouble | None = None
+    ) -> None:
         loop = asyncio.get_running_loop()
-        self._on_exit, self._on_claims = on_exit, on_claims
+        self._on_exit, self._on_claims, self._on_trouble = on_exit, on_claims, on_trouble
 
-        def tell(news: Listed | Seen) -> None:
+        def tell(news: Listed | Seen | Silent) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
                 loop.call_soon_threadsafe(self._hear, news)
 
@@ -319,8 +322,12 @@ class DockerLauncher:
         self._stopping.discard(unit.id)
         self._tell([])
 
-    def _hear(self, news: Listed | Seen) -> None:
+    def _hear(self, news: Listed | Seen | Silent) -> None:
+        if isinstance(news, Silent):
+            self._say(news.why)
+            return
         if isinstance(news, Listed):
+            self._say(None)
             self._clock = news.now - time.monotonic()
             ended = self._table.listed(news.containers)
             for seen in news.containers:
@@ -329,6 +336,10 @@ class DockerLauncher:
         else:
             ended = self._table.happened(news)
         self._tell(ended)
+
+    def _say(self, trouble: str | None) -> None:
+        if self._on_trouble is not None:
+            self._on_trouble(trouble)
 
     def _finish(self, unit: Unit) -> None:
         """Remove a container that could not be removed when it should have been."""

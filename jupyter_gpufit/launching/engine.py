@@ -96,8 +96,9 @@ class Engine:
         except docker.errors.APIError:
             raise
         except BROKEN as error:
+            why = self._why(error)
             raise NodeUnreachable(
-                f"the Docker engine of {self.node} ({self.url}) does not answer: {self._why(error)}"
+                f"the Docker engine of {self.node} ({self.url}) does not answer: {why}", why=f"{why} ({self.url})"
             ) from None
 
     def now(self) -> float:
@@ -131,6 +132,8 @@ class Engine:
             return _Client(DialAdapter(self._dial, CONNECTIONS), base_url="unix:///" + self.node)
         if self._spec.tls is not None:
             files = Path(self._spec.tls).expanduser()
+            for name in ("ca.pem", "cert.pem", "key.pem"):
+                _check_readable(files / name, self._spec)
             certificate = (str(files / "cert.pem"), str(files / "key.pem"))
             tls = docker.tls.TLSConfig(client_cert=certificate, ca_cert=str(files / "ca.pem"), verify=True)
             return _Client(None, base_url=self.url, tls=tls)
@@ -144,6 +147,19 @@ class Engine:
     def _why(self, error: BaseException) -> str:
         words = self._dial.last_words() if isinstance(self._dial, Ssh) else ""
         return words or _reason(error)
+
+
+def _check_readable(file: Path, spec: NodeSpec) -> None:
+    """Raises `NodeUnreachable` for a file of `spec.tls` that is not there, or not ours to read."""
+    try:
+        with file.open("rb"):
+            pass
+    except OSError as error:
+        what = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+        raise NodeUnreachable(
+            f"the TLS file {str(file)!r} {what}; gpufit.toml says tls = {spec.tls!r} for {spec.name}, and in that "
+            "directory there have to be ca.pem, cert.pem and key.pem"
+        ) from None
 
 
 def hang_up(response: requests.Response) -> None:

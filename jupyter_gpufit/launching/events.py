@@ -2,6 +2,8 @@
 
     subscribe → clock and list → `Listed` → one `Seen` per event … → the stream breaks → wait a moment → again
 
+When that fails, it says why (`Silent`), and tries again until it succeeds (`Listed`).
+
 It subscribes before it lists, so nothing falls between the two. A stream that is silent for a while is taken up anew: a
 connection that died without a word (the node lost power, a firewall forgot it) looks just like a quiet one.
 """
@@ -12,6 +14,7 @@ import json
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -31,7 +34,7 @@ from .containers import unit
 from .engine import CONNECT_WITHIN, Engine, hang_up, said
 from .states import Seen
 
-__all__ = ["Listed", "Watch", "list_containers"]
+__all__ = ["Listed", "Silent", "Watch", "list_containers"]
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +57,18 @@ class Listed(Struct, frozen=True):
     now: float
 
 
-class Watch:
-    """Calls `tell`, in its thread, with a `Listed` for each connection and a `Seen` for each event."""
+class Silent(Struct, frozen=True):
+    """The engine could not be asked; so nothing can be started on it."""
 
-    def __init__(self, engine: Engine, spec: NodeSpec, tell: Callable[[Listed | Seen], None]) -> None:
+    why: str
+    """For people. The same while nothing changes."""
+
+
+class Watch:
+    """Calls `tell`, in its thread, with a `Listed` for each connection, a `Seen` for each event, and a `Silent` for
+    each attempt to connect that failed."""
+
+    def __init__(self, engine: Engine, spec: NodeSpec, tell: Callable[[Listed | Seen | Silent], None]) -> None:
         self._engine, self._spec, self._tell = engine, spec, tell
         self._closing = threading.Event()
         self._lock = threading.Lock()
@@ -77,18 +88,24 @@ class Watch:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        wait = 0.0
+        wait, since = 0.0, 0.0
         while not self._closing.wait(wait * random.uniform(0.5, 1)):
+            heard, trouble = False, ""
             try:
                 with self._engine.answering():
                     for news in self._stream(self._engine.client()):
                         self._tell(news)
-                        wait = 0.0
+                        wait, since, heard = 0.0, 0.0, True
             except (NodeUnreachable, docker.errors.APIError) as error:
                 if wait == 0 and not self._closing.is_set():
                     log.warning("watching %s: %s", self._spec.name, error)
-            except Exception:  # an answer that nothing of ours expects: the next one may be in order
+                since = since or time.time()
+                trouble = _trouble(error, since)
+            except Exception as error:  # an answer that nothing of ours expects: the next one may be in order
                 log.exception("watching %s failed", self._spec.name)
+                trouble = f"its Docker engine gives answers that cannot be read: {error!r}"
+            if trouble and not heard and not self._closing.is_set():  # one that breaks off is tried again first
+                self._tell(Silent(trouble))
             wait = min(max(wait * 2, FIRST_WAIT), LONGEST_WAIT)
 
     def _stream(self, client: Any) -> Iterator[Listed | Seen]:
@@ -121,6 +138,16 @@ class Watch:
         if seen is None or state != "exited":
             return seen
         return _with_end(client, seen, int(attributes.get("exitCode", KILLED)))
+
+
+def _trouble(error: NodeUnreachable | docker.errors.APIError, since: float) -> str:
+    """`error` as a node's reason."""
+    if isinstance(error, docker.errors.APIError):
+        return f"its Docker engine does not let itself be asked: {said(error)}"
+    if (why := error.details.get("why")) is None:  # it was not even tried: a matter of the inventory
+        return error.message
+    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
+    return f"its Docker engine does not answer since {moment}: {why}"
 
 
 def list_containers(client: Any, spec: NodeSpec, ends: bool = True) -> Iterator[Seen]:

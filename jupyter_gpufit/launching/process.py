@@ -24,7 +24,7 @@ from typing import TypeVar
 from ..errors import GpufitError, ImageRefused, LaunchError, NodeUnreachable
 from ..inventory import NodeSpec
 from ..models import Claim, Endpoint, Launch, Progress, Unit
-from ..scheduling.needs import KILLED, OnExit, OnProgress
+from ..scheduling.needs import KILLED, OnExit, OnProgress, OnTrouble
 from . import supervise
 from .base import LOG_LINES, SETTLES_WITHIN, environment, fill_in, keep
 from .directory import ClaimsDirectory, Process, Record
@@ -63,13 +63,17 @@ class ProcessLauncher:
         self._told: dict[str, None] = {}
         self._starting: set[str] = set()
 
-    async def open(self, on_exit: OnExit, on_claims: Callable[[Sequence[Claim]], None]) -> None:
+    async def open(
+        self, on_exit: OnExit, on_claims: Callable[[Sequence[Claim]], None], on_trouble: OnTrouble | None = None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_exit, self._on_claims = on_exit, on_claims
         for unit in RUNNING.values():  # of a launcher before us, in this same server
             if unit.unit.node == self.node:
                 unit.listeners.add(self._ended)
         self._looking = asyncio.create_task(self._look())
+        if on_trouble is not None:
+            on_trouble(None)
 
     async def prepare(self, launch: Launch, on_progress: OnProgress) -> Unit:
         if launch.image not in (None, self._spec.image):

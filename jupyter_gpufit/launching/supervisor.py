@@ -56,6 +56,7 @@ class LocalUnit:
         self.stopping = False
         self._ports, self._record, self._ram = ports, record, ram
         self._log = directory / "log"
+        self._telling = threading.Lock()  # a long command takes several writes, and nothing may come between them
         config = {"directory": str(directory), "record": str(record), "log": str(self._log), "log_size": LOG_SIZE}
         command = [sys.executable, "-I", "-S", supervise.__file__, json.dumps(config | {"ram": ram})]
         try:
@@ -115,8 +116,11 @@ class LocalUnit:
         return "".join(lines if tail is None else lines[max(len(lines) - tail, 0) :])
 
     def _tell(self, **message: Any) -> None:
-        with contextlib.suppress(BrokenPipeError, ValueError):  # it is gone, or about to be: `gone` tells
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")  # type: ignore[union-attr]
+        left = memoryview(json.dumps(message).encode() + b"\n")
+        # It is gone, or about to be: `gone` tells.
+        with self._telling, contextlib.suppress(BrokenPipeError, ValueError):
+            while left:  # one write takes what the pipe has room for, which may be less
+                left = left[self._process.stdin.write(left) :]  # type: ignore[union-attr]
 
     # --- in the thread
 

@@ -66,7 +66,7 @@ class Reply(Struct, kw_only=True):
     error: dict[str, Any] | None = None
     """`ename`, `evalue`, `traceback`."""
     wish: str | None = None
-    """`detach` or `release`, if the cell used the `%gpufit` of the kernel there (`kernels/bootstrap`)."""
+    """`detach`, `release` or `release --all`, if the cell used the `%gpufit` of the kernel there."""
 
 
 def run_cell(
@@ -178,7 +178,8 @@ class _Run:
         if message.tells_death:
             raise KernelGone("the kernel died while the cell ran")
         if message.type == "comm_open" and message.content.get("target_name") == _OWN_TARGET:
-            self._wish = str((message.content.get("data") or {}).get("action"))
+            data = message.content.get("data") or {}
+            self._wish = str(data.get("action")) + (" --all" if data.get("all") else "")
             return
         if message.channel == "iopub" and message.type.startswith("comm_"):
             # Also those that answer another request, such as a widget's callback on a thread.

@@ -30,6 +30,8 @@ _RELEASED = (EndReason.RELEASED.value, EndReason.CANCELLED.value, None)
 _IDLE_CLOSE = 60.0  # s without a cell, after which the connection is closed: the server counts it as somebody watching
 # A kernel keeps the first mark that it is given.
 _MARK = "get_ipython().__dict__.setdefault('_gpufit_mark', %r)"
+# What it knows of a `release` or `detach` that it was asked for before (`kernels/bootstrap`) is over.
+_BACK = "get_ipython().__dict__.pop('_gpufit_leaving', None)"
 _NEWS = 2.0  # s in which the scheduler learns why a kernel died
 
 
@@ -200,6 +202,8 @@ class Forwarder:
         link = Link(client, allocation, self._shell)
         try:
             link.open()
+            with contextlib.suppress(RemoteError):
+                link.evaluate(_BACK, {})
         except BaseException:
             link.close()
             raise

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from ..durations import parse_duration
@@ -26,11 +28,31 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"add_help": False, "allow_abbrev": False, "argument_default": None} | options)
 
     def error(self, message: str) -> NoReturn:
-        raise InvalidValue(f"{message.removeprefix('argument ')} (usage: {self.usage_line()})")
+        raise InvalidValue(f"{message.removeprefix('argument ')} ({self.prog} --help shows how)")
 
-    def usage_line(self) -> str:
-        """Its usage, in one line."""
-        return " ".join(self.format_usage().removeprefix("usage: ").split())
+    def parse_known_args(  # type: ignore[override]  # typeshed has it as overloads
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """As argparse does, with a sentence of our own for values that it would take for something else."""
+        return super().parse_known_args(self._with_values(sys.argv[1:] if args is None else args), namespace)
+
+    def _with_values(self, words: Sequence[str]) -> list[str]:
+        """Gives an option the `-5GiB` that follows it (argparse thinks it an option), and refuses `16 GiB`."""
+        options = {name: action for action in self._actions if action.nargs is None for name in action.option_strings}
+        done: list[str] = []
+        for at, word in enumerate(words):
+            option = options.get(words[at - 1]) if at else None
+            if option is not None and _NEGATIVE.match(word):
+                done[-1] = f"{done[-1]}={word}" if done[-1].startswith("--") else done[-1] + word
+                continue
+            name, equals, value = word.partition("=")
+            sized, number = (options.get(name), value) if equals else (option, word)
+            unit = words[at + 1] if at + 1 < len(words) else ""
+            if sized is not None and sized.type in (_memory, _duration) and _apart(sized.type, number, unit):
+                flag, size = name if equals else words[at - 1], f"{number} {unit}"
+                self.error(f"argument {flag}: {size} are two words; write {number}{unit} (no space), or '{size}'")
+            done.append(word)
+        return done
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Like `parse_args`, but tells what an unknown option may have been meant to be."""
@@ -49,6 +71,21 @@ class Parser(argparse.ArgumentParser):
     def option_names(self) -> list[str]:
         """All options, in their long form where there is one."""
         return [max(action.option_strings, key=len) for action in self._actions if action.option_strings]
+
+
+_NEGATIVE = re.compile(r"-\.?\d")
+_BARE = re.compile(r"[\d.]+")
+
+
+def _apart(read: Callable[[str], Any], number: str, unit: str) -> bool:
+    """Whether the two words are one size (or duration) that was written with a space."""
+    if not (_BARE.fullmatch(number) and unit.isalpha()):
+        return False
+    try:
+        read(number + unit)
+    except argparse.ArgumentTypeError:
+        return False
+    return True
 
 
 def meant(word: str, known: Iterable[str]) -> str:
@@ -82,7 +119,7 @@ def add_request(parser: argparse.ArgumentParser, *, cell: bool = False) -> None:
     parser.add_argument("--wait", metavar="SPAN", type=_duration, help="if nothing fits now, wait up to this long")
     parser.add_argument("--shared", action="store_true", help="may share GPUs with other --shared allocations")
     parser.add_argument("--node", metavar="GLOB", help="only these nodes")
-    parser.add_argument("--model", metavar="GLOB", help="only these GPU models, such as '*A100*'")
+    parser.add_argument("--model", metavar="GLOB", help="only GPU models of this name: A100, '*A100*80GB*'")
     parser.add_argument("--label", metavar="KEY=VALUE", action="append", type=_label, help="only nodes with this label")
     parser.add_argument("--share-card", action="store_true", help="may take several GPUs of one physical card (MIG)")
 
@@ -247,6 +284,19 @@ def parse_cell(line: str) -> argparse.Namespace:
     return options
 
 
+_EXAMPLES = {
+    "nodes": "df = %gpufit nodes",
+    "gpus": "df = %gpufit gpus",
+    "allocations": "df = %gpufit allocations",
+    "request": "%gpufit request 2 --memory 16GiB",
+    "explain": "%gpufit explain 2 --memory 16GiB",
+    "attach": "%gpufit attach train",
+    "detach": "%gpufit detach",
+    "release": "%gpufit release",
+    "logs": "%gpufit logs train",
+}
+"""Verb → a line that can be typed so."""
+
 _HELP = {"-h", "--help"}
 _WISHES = ("image", "time", "wait", "shared", "node", "model", "label", "share_card")
 
@@ -255,10 +305,16 @@ def help_of(verb: str | None = None) -> str:
     """What `%gpufit VERB --help` shows; without a verb, all of it."""
     if verb is not None:
         return (cell_parser() if verb == "%%gpufit" else parser_of(verb)).format_help()
-    verbs = "\n".join(f"  {'%gpufit ' + verb:<24}{about}" for verb, (about, _) in VERBS.items())
+    lines = [
+        ("%gpufit", "what I hold, and the cluster at a glance"),
+        *((example, VERBS[verb][0]) for verb, example in _EXAMPLES.items()),
+        ("%%gpufit train", "run just this cell on an allocation I hold"),
+        ("%%gpufit -n 1 --push x", "... or on GPUs of its own, with variable x"),
+    ]
+    width = max(len(example) for example, _ in lines) + 2
     return (
-        f"  {'%gpufit':<24}what I hold, and the cluster at a glance\n{verbs}\n"
-        f"  {'%%gpufit':<24}run just this cell on an allocation\n\n%gpufit VERB --help tells a verb's options."
+        "\n".join(f"  {example:<{width}}{about}" for example, about in lines)
+        + "\n\n%gpufit VERB --help tells a verb's options."
     )
 
 
@@ -272,10 +328,11 @@ def _words(line: str) -> list[str]:
 # --- completion
 
 
-def complete(before: str, names: Callable[[], Iterable[str]], nodes: Callable[[], Iterable[str]]) -> list[str]:
+def complete(before: str, known: Mapping[str, Callable[[], Iterable[str]]]) -> list[str]:
     """What the last word of `before` (the line up to the cursor) can become.
 
-    `names` and `nodes` give the names of allocations and nodes; they are called only when such a one can come here.
+    `known` gives the names of allocations (`name`) and nodes (`node`), models of GPUs (`model`) and labels (`label`);
+    each is called only when such a one can come here.
     """
     words = before.split()
     word = "" if not words or before[-1:].isspace() else words.pop()
@@ -291,14 +348,33 @@ def complete(before: str, names: Callable[[], Iterable[str]], nodes: Callable[[]
     parser = cell_parser() if cell else parser_of(verb)
     last = next((action for action in parser._actions if words[-1] in action.option_strings), None)
     if last is not None and last.nargs != 0:  # the word is that option's value
-        return _starting(word, nodes()) if last.dest == "node" else []
+        return _values(word, last.dest, known)
+    option, equals, value = word.partition("=")
+    if equals and any(option in action.option_strings for action in parser._actions):
+        dest = next(action.dest for action in parser._actions if option in action.option_strings)
+        return [f"{option}={found}" for found in _values(value, dest, known)]
+    options = [name for name in (*parser.option_names(), "--help") if name not in done]
     if word.startswith("-"):
-        return _starting(word, [name for name in parser.option_names() if name not in done])
+        return _starting(word, options)
     takes_name = any(action.dest == "name" and not action.option_strings for action in parser._actions)
+    names = []
     if takes_name and not any(not other.startswith("-") for other in (done if cell else done[1:])):
-        return _starting(word, names())
-    return []
+        names = _starting(word, known["name"]())
+    return names if word else [*names, *sorted(options)]
+
+
+_SUGGESTED = {
+    "memory": ("8GiB", "16GiB", "24GiB", "40GiB", "80GiB"),
+    "time": ("30m", "1h", "4h", "1d"),
+    "wait": ("1m", "10m", "1h"),
+}
+
+
+def _values(word: str, dest: str, known: Mapping[str, Callable[[], Iterable[str]]]) -> list[str]:
+    if dest in _SUGGESTED:
+        return [value for value in _SUGGESTED[dest] if value.startswith(word)]
+    return _starting(word, known[dest]()) if dest in known and dest != "name" else []
 
 
 def _starting(word: str, all_: Iterable[str]) -> list[str]:
-    return sorted(name for name in all_ if name.startswith(word))
+    return sorted({shlex.quote(name) for name in all_ if name.startswith(word)})

@@ -6,20 +6,23 @@ import atexit
 import contextlib
 import os
 import sys
+import threading
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..errors import Conflict, GpufitError, InvalidValue, NotFound
-from ..models import Request
+from ..kernels.bootstrap.attached import complete_no_longer, complete_with
+from ..models import Request, State
 from . import grammar
 from .cells import Interrupted, RemoteError
-from .client import Client, Json, connect, is_running, latest
+from .client import Client, Json, connect, has_ended, is_running, latest
+from .completion import Known
 from .forward import AllocationLost, Forwarder, Link, run_here
 from .obtain import give_back, obtain, until_ended, until_running
 from .outputs import outputs_of
 from .show import Page, allocation_table, describe, explanation, node_table
-from .transfer import CannotTravel, pull, push
+from .transfer import CannotTravel, pack, pull, push
 
 __all__ = ["LOCAL_TARGET", "Gpufit", "load", "unload"]
 
@@ -35,15 +38,25 @@ class Gpufit:
         self.forwarder = Forwarder(shell)
         self._connect = connect
         self._client: Client | None = None
+        self._connecting = threading.Lock()  # completion asks on a thread of its own
+        self._note: str | None = None
+        self.known = Known(lambda: self._found)
 
     @property
     def client(self) -> Client:
         """Found at the first use: loading the extension must cost nothing."""
-        if self._client is None:
-            self._client, note = self._connect(self.shell)
-            if note is not None:
-                print(note, file=sys.stderr)
-        return self._client
+        client = self._found
+        note, self._note = self._note, None
+        if note is not None:
+            print(note, file=sys.stderr)
+        return client
+
+    @property
+    def _found(self) -> Client:
+        with self._connecting:
+            if self._client is None:
+                self._client, self._note = self._connect(self.shell)
+            return self._client
 
     def close(self) -> None:
         """Stop forwarding; an embedded scheduler gives back all it holds. Called at unload and when the kernel ends."""
@@ -74,20 +87,9 @@ class Gpufit:
             else:
                 self._run_cell(options, cell)
 
-    def complete(self, _shell: Any, event: Any) -> list[str]:
-        """What the last word of the line can become."""
-        before = getattr(event, "text_until_cursor", "") or event.line
-
-        def names() -> list[str]:
-            return [allocation["name"] for allocation in self.client.allocations()]
-
-        def nodes() -> list[str]:
-            return [node.name for node in self.client.nodes()]
-
-        try:
-            return grammar.complete(before, names, nodes)
-        except GpufitError:
-            return []  # while the server does not answer there is nothing to propose
+    def complete(self, before: str) -> list[str]:
+        """What the last word of the line, up to the cursor, can become."""
+        return grammar.complete(before, self.known)
 
     # --- what there is
 
@@ -110,18 +112,21 @@ class Gpufit:
 
     def _nodes(self, _: Namespace) -> Any:
         from ..cluster import tables
+        from .frames import Table
 
-        return tables.nodes(self.client.nodes())
+        return Table(tables.nodes(self.client.nodes()))
 
     def _gpus(self, _: Namespace) -> Any:
         from ..cluster import tables
+        from .frames import Table
 
-        return tables.gpus(self.client.nodes())
+        return Table(tables.gpus(self.client.nodes()))
 
     def _allocations(self, options: Namespace) -> Any:
         from ..cluster import tables
+        from .frames import Table
 
-        return tables.allocations(self.client.allocations(ended=options.ended))
+        return Table(tables.allocations(self.client.allocations(ended=options.ended)))
 
     def _explain(self, options: Namespace) -> None:
         self._display(explanation(self.client.explain(grammar.request_of(options))))
@@ -142,7 +147,10 @@ class Gpufit:
         if held is not None:
             print(f"You hold {describe(held)} already.")
         allocation = obtain(self.client, self.shell, request) if held is None else held
-        if not options.no_attach:
+        if options.no_attach:
+            name = allocation["name"]
+            print(f"Run cells on it: %gpufit attach {name}. Give it back: %gpufit release {name}")
+        else:
             self._attach_to(allocation)
 
     def _attach(self, options: Namespace) -> None:
@@ -168,9 +176,12 @@ class Gpufit:
     def _release(self, options: Namespace) -> None:
         if options.all and options.name:
             raise InvalidValue(f"--all and {options.name!r}; say one of them")
-        doomed = self.client.allocations() if options.all else [self._named(options.name)]
+        doomed = self.client.allocations() if options.all else [self._named(options.name, ", or --all")]
         if not doomed:
             print("You hold no GPUs; there is nothing to release.")
+        if not options.all and has_ended(doomed[0]):
+            print(f"{doomed[0]['name']!r} is {doomed[0].get('reason') or 'ended'} already; it holds nothing.")
+            return
         for allocation in doomed:
             if (here := self.forwarder.allocation) is not None and here["id"] == allocation["id"]:
                 self.forwarder.stop()
@@ -181,21 +192,23 @@ class Gpufit:
     # --- one cell
 
     def _run_cell(self, options: Namespace, cell: str) -> None:
+        # Before anything is started for it. (A kernel that runs may have run the cells that define what is pushed.)
+        parcels = pack(options.push, self.shell.user_ns, fresh=options.new)
         if options.new:
             allocation = obtain(self.client, self.shell, grammar.request_of(options))
             try:
-                self._run_on(allocation, options, cell)
+                self._run_on(allocation, options, cell, parcels)
             finally:
                 # Also after an error or a Ctrl-C: nobody could name it afterwards.
                 give_back(self.client, self.shell, allocation)
             return
-        self._run_on(until_running(self.client, self.shell, self._named(options.name)), options, cell)
+        self._run_on(until_running(self.client, self.shell, self._named(options.name)), options, cell, parcels)
 
-    def _run_on(self, allocation: Json, options: Namespace, cell: str) -> None:
+    def _run_on(self, allocation: Json, options: Namespace, cell: str, parcels: dict[str, bytes]) -> None:
         link, ours = self.forwarder.link_to(self.client, allocation)
         try:
             self.forwarder.remember()
-            push(link, options.push, self.shell.user_ns)
+            push(link, parcels, self.shell.user_ns)
             reply = link.run(cell)
             if reply.wish:
                 self._grant(reply.wish, link)
@@ -213,15 +226,17 @@ class Gpufit:
     def _grant(self, wish: str, link: Link) -> None:
         """A forwarded cell used the `%gpufit` of the kernel there (in a block, where it could not be cut out)."""
         name = link.allocation["name"]
-        if wish == "release":
-            self._release(Namespace(all=False, name=name))
+        if wish in ("release", "release --all"):
+            everything = wish.endswith("--all")
+            self._release(Namespace(all=everything, name=None if everything else name))
         elif wish == "detach":
             self._detach(Namespace())
 
     # --- parts
 
-    def _named(self, name: str | None) -> Json:
-        """The allocation of that name; without one, the attached, or else the only one. Raises `NotFound`."""
+    def _named(self, name: str | None, otherwise: str = "") -> Json:
+        """The allocation of that name; without one, the attached, or else the only one. Raises `NotFound`, or
+        `InvalidValue` if there are several; `otherwise` is what else can be done then."""
         if name is not None:
             return self.client.get(name)
         if self.forwarder.allocation is not None:
@@ -231,7 +246,7 @@ class Gpufit:
             return held[0]
         if not held:
             raise NotFound("you hold no GPUs; %gpufit request 1 --memory 8GiB gets one")
-        raise InvalidValue(f"you hold {', '.join(one['name'] for one in held)}; say which one")
+        raise InvalidValue(f"you hold {', '.join(one['name'] for one in held)}; say which one{otherwise}")
 
     def _held_already(self, request: Request) -> Json | None:
         """What makes a new allocation needless: the attached one if it is what is asked for, or one of that name."""
@@ -244,6 +259,9 @@ class Gpufit:
             return None
         for one in self.client.allocations():
             if one["name"] == request.name:
+                if one["state"] == State.STOPPING:
+                    until_ended(self.client, self.shell, one, f"The {request.name!r} before this one is given back.")
+                    return None
                 if _is_what_is_asked(one, request):
                     return until_running(self.client, self.shell, one)
                 raise Conflict(
@@ -328,8 +346,7 @@ def load(shell: Any) -> None:
     cell_magic.__doc__ = grammar.help_of("%%gpufit")
     shell.register_magic_function(line_magic, "line", "gpufit")
     shell.register_magic_function(cell_magic, "cell", "gpufit")
-    shell.set_hook("complete_command", gpufit.complete, str_key="%gpufit")
-    shell.set_hook("complete_command", gpufit.complete, str_key="%%gpufit")
+    complete_with(shell, gpufit.complete)
     if (comms := getattr(getattr(shell, "kernel", None), "comm_manager", None)) is not None:
         comms.register_target(LOCAL_TARGET, gpufit.on_comm)
     shell._gpufit = gpufit
@@ -339,6 +356,7 @@ def load(shell: Any) -> None:
 def unload(shell: Any) -> None:
     """Undo `load`. An embedded scheduler gives back what it holds."""
     gpufit = shell.__dict__.pop("_gpufit", None)
+    complete_no_longer(shell)
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("gpufit", None)
     if (comms := getattr(getattr(shell, "kernel", None), "comm_manager", None)) is not None:

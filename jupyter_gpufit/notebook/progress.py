@@ -18,7 +18,7 @@ _OFTEN = 0.1  # s between two updates of the display
 _PHASES = {
     "placing": "waiting for GPUs",
     "pulling": "pulling the image",
-    "creating": "creating the container",
+    "creating": "setting it up",
     "starting": "starting",
     "connecting": "waiting for the kernel",
 }

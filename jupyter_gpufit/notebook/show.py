@@ -160,7 +160,7 @@ def allocation_table(
     rows = []
     for one in allocations:
         expires = one.get("expires")
-        sizes = one.get("memory") or []
+        sizes = [size for size in one.get("memory") or [] if any(one["memory"])]
         memory = format_memory(sizes[0]) if len(set(sizes)) == 1 else ", ".join(format_memory(size) for size in sizes)
         rows.append(
             [

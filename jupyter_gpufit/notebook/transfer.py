@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import ast
 import base64
+import io
 import pickle
 import re
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
+from types import FunctionType
 from typing import Any, Protocol
 
 from ..errors import GpufitError
 from ..memory import format_memory
 from .cells import RemoteError
 
-__all__ = ["CannotTravel", "Evaluator", "pull", "push"]
+__all__ = ["CannotTravel", "Evaluator", "pack", "pull", "push"]
 
 _PIECE = 3 * 2**20  # bytes before base64; a Jupyter server takes messages of up to 10 MiB
 LARGEST = 2**30
 """Bytes of one variable. More belongs into a file that both can read."""
 
+_THERE = "the allocation's kernel"
 _PROTOCOL = 4  # what every Python 3 reads
 
 
@@ -71,9 +74,16 @@ shell._gpufit_answer = answer
 _PIECE_OF = "__import__('base64').b64encode(get_ipython()._gpufit_parcel[%d:%d]).decode()"
 
 
-def push(there: Evaluator, names: Iterable[str], namespace: MutableMapping[str, Any]) -> None:
-    """Copy variables of `namespace` there. Raises `CannotTravel`, or what `there.evaluate` raises."""
-    parcels = {name: _pack(name, namespace) for name in names}  # all, before the first one goes
+def pack(names: Iterable[str], namespace: MutableMapping[str, Any], *, fresh: bool = False) -> dict[str, bytes]:
+    """Variables of `namespace` as `push` takes them. Raises `CannotTravel`.
+
+    `fresh`: they are for a kernel that does not run yet, so that it has run no cell either.
+    """
+    return {name: _pack(name, namespace, fresh) for name in names}
+
+
+def push(there: Evaluator, parcels: Mapping[str, bytes], namespace: MutableMapping[str, Any]) -> None:
+    """Copy variables of `namespace`, packed, there. Raises `CannotTravel`, or what `there.evaluate` raises."""
     for name, parcel in parcels.items():
         there.evaluate("get_ipython()._gpufit_parcel = []", {})
         for start in range(0, len(parcel), _PIECE):
@@ -84,7 +94,7 @@ def push(there: Evaluator, names: Iterable[str], namespace: MutableMapping[str, 
         except RemoteError as problem:
             kind, reason = (
                 _type_of(namespace[name]),
-                _unpickling(type(problem).__name__, str(problem), "the allocation's kernel"),
+                _unpickling(type(problem).__name__, str(problem), _THERE),
             )
             raise CannotTravel(f"{name!r} ({kind}) cannot be made there: {reason}") from None
 
@@ -116,13 +126,41 @@ def pull(there: Evaluator, names: Iterable[str], namespace: MutableMapping[str, 
             raise CannotTravel(f"{name!r} ({kind}) cannot be made here: {reason}") from None
 
 
-def _pack(name: str, namespace: MutableMapping[str, Any]) -> bytes:
+class _Homeless(Exception):
+    """Its argument is defined in a cell."""
+
+
+class _FreshPickler(pickle.Pickler):
+    """Refuses what a kernel would have to have run a cell for: functions and classes are pickled by name."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
+            raise _Homeless(value.__qualname__)
+        return NotImplemented
+
+
+def _pickle(value: Any, fresh: bool) -> bytes:
+    if not fresh:
+        return pickle.dumps(value, _PROTOCOL)
+    buffer = io.BytesIO()
+    _FreshPickler(buffer, _PROTOCOL).dump(value)
+    return buffer.getvalue()
+
+
+def _pack(name: str, namespace: MutableMapping[str, Any], fresh: bool) -> bytes:
     if name not in namespace:
         raise CannotTravel(f"there is no variable {name!r} in this kernel to push")
     value = namespace[name]
     try:
-        parcel = pickle.dumps(value, _PROTOCOL)
+        parcel = _pickle(value, fresh)
+    except _Homeless as homeless:
+        raise CannotTravel(
+            f"{name!r} ({_type_of(value)}) cannot be made there: {str(homeless)!r} is defined in a cell, and a new "
+            "allocation's kernel has run none; define it in the cell that runs there instead"
+        ) from None
     except Exception as problem:  # whatever the type's own code raises
+        if isinstance(value, FunctionType) and value.__module__ == "__main__":  # a lambda, or made by another function
+            raise CannotTravel(f"{name!r} ({_type_of(value)}) cannot be made there: {_not_run(name, _THERE)}") from None
         raise CannotTravel(
             f"{name!r} ({_type_of(value)}) cannot be pickled: {problem or type(problem).__name__}"
         ) from None
@@ -143,10 +181,14 @@ def _unpickling(error: str, text: str, where: str) -> str:
     if error == "ModuleNotFoundError" and (match := re.search(r"No module named '([^']+)'", text)):
         return f"{where} has no module {match[1]!r}; install it there"
     if error == "AttributeError" and (match := re.search(r"get attribute '([^']+)' on <module '__main__'", text)):
-        return f"{match[1]!r} is defined in a cell, and {where} did not run that cell; run it there, too"
+        return _not_run(match[1], where)
     if "CUDA" in text:
         return f"{text.splitlines()[0]}; move it to the CPU first (x.cpu())"
     return f"{error}: {text}"
+
+
+def _not_run(what: str, where: str) -> str:
+    return f"{what!r} is defined in a cell, and {where} did not run that cell; run it there, too"
 
 
 def _type_of(value: object) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+
 from msgspec import Struct
 
 from ..errors import InvalidValue
@@ -93,8 +95,14 @@ _BY_LOWER_CASE = {key.lower(): model for key, model in CATALOGUE.items()}
 
 
 def find_model(name: str) -> GpuModel:
-    """The model of that name in the catalogue, in any case of letters. Raises `InvalidValue` that lists them."""
+    """The model of that name in the catalogue, in any case of letters. Raises `InvalidValue` that names those that may
+    be meant, or else all."""
     model = _BY_LOWER_CASE.get(name.lower())
     if model is None:
-        raise InvalidValue(f"there is no simulated GPU model {name!r}; there are {', '.join(CATALOGUE)}")
+        lower = name.lower()
+        meant = [key for key in CATALOGUE if key.lower().startswith(lower + "-")]  # its size of memory is missing
+        for close in difflib.get_close_matches(lower, _BY_LOWER_CASE, n=2, cutoff=0.75) if not meant else ():
+            meant += [key for key in CATALOGUE if key.lower() == close]
+        hint = f"did you mean {' or '.join(meant)}?" if meant else f"there are {', '.join(CATALOGUE)}"
+        raise InvalidValue(f"there is no simulated GPU model {name!r}; {hint}")
     return model

@@ -11,6 +11,8 @@ all allocations of a scheduler, because what one of them holds decides what the 
 How an ending goes is the same from everywhere: cancel what is under way; when that has come back, stop the kernel; then
 stop the unit, again and again until it is confirmed gone; only then is it ended and are its GPUs free. So a GPU is
 reserved from the moment of placement until nothing can be running on it any more.
+
+Here is what follows from each event; the steps that it leads to are in `steps.py`, the accounts in `bookkeeping.py`.
 """
 
 from __future__ import annotations
@@ -19,16 +21,16 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..durations import format_duration
-from ..models import Allocation, EndReason, Launch, Progress, State
+from ..models import Allocation, EndReason, Progress, State
 from . import events as ev
-from .bookkeeping import Books
-from .entries import CANCELLABLE, UNIT_WORK, Entry, Limits, Overcommitted, fresh, with_lines
+from .entries import UNIT_WORK, Entry, Limits, Overcommitted, fresh, with_lines
 from .events import Event, Failure, Instruction, Work
+from .steps import Steps
 
 __all__ = ["Entry", "Ledger", "Limits", "Overcommitted"]
 
 
-class Ledger(Books):
+class Ledger(Steps):
     """All allocations of one scheduler (`entries`), and what they hold on each node (`claims`).
 
     Made and fed by the scheduler only. An entry that ended stays until `forget`.
@@ -95,10 +97,6 @@ class Ledger(Books):
         entry = self.entries[event.id] = Entry(allocation=allocation, hosted=event.kernel_id is None)
         self._place(entry)
 
-    def _place(self, entry: Entry) -> None:
-        self._begin(entry, Work.PLACE, ev.Place(id=entry.id, attempt=entry.places, avoid=entry.avoid))
-        entry.places += 1
-
     def _placed(self, entry: Entry, event: ev.Placed) -> None:
         if not entry.live:
             self._wind_down(entry)
@@ -138,31 +136,6 @@ class Ledger(Books):
         return self._out
 
     # --- starting: unit, kernel, answer
-
-    def _prepare(self, entry: Entry) -> None:
-        now = entry.allocation
-        assert now.node is not None
-        entry.units += 1
-        entry.tries += 1
-        lifetime = now.request.time
-        launch = Launch(
-            allocation=now.id,
-            scheduler=self.scheduler,
-            owner=now.owner,
-            name=f"gpufit-{now.name}-{now.id}-{entry.units}",
-            gpus=dict(zip(now.gpus, now.memory, strict=True)),
-            shared=now.request.shared,
-            image=now.request.image,
-            kernel=now.kernel_id,
-            expires=now.expires or (None if lifetime is None else self._now + float(lifetime)),
-            host_ports=entry.ports,
-            cards=entry.cards,
-            totals=entry.totals,
-        )
-        self._set(entry, progress=Progress(phase="creating"))
-        # the pause before a try elsewhere is `Place`'s; a restart has no `Place`
-        attempt = entry.tries - 1 if now.state is State.RUNNING else 0
-        self._begin(entry, Work.PREPARE, ev.Prepare(id=entry.id, launch=launch, node=now.node, attempt=attempt))
 
     def _progressed(self, entry: Entry, event: ev.Progressed) -> None:
         if Work.PREPARE in entry.busy and entry.live:
@@ -282,12 +255,6 @@ class Ledger(Books):
         elif entry.unit is not None:
             self._stop_unit(entry)
 
-    def _vacant(self, entry: Entry) -> None:
-        """It holds its GPUs and has no unit that is any use: somebody restarts it soon, or it ends."""
-        entry.stop_wanted = entry.restarting = False
-        self._set(entry, progress=None)
-        self._deadline(entry, "restart", self.limits.restart_within)
-
     def _restart_asked(self, entry: Entry, event: ev.RestartAsked) -> None:
         starts = entry.busy & {Work.PREPARE, Work.START_UNIT, Work.PLACE}
         if not entry.live or entry.allocation.node is None or starts:
@@ -311,39 +278,6 @@ class Ledger(Books):
         if reason is EndReason.RELEASED and entry.state in (State.PENDING, State.STARTING):
             reason = EndReason.CANCELLED
         self._end(entry, reason, event.message)
-
-    def _end(self, entry: Entry, reason: EndReason, message: str, patient: bool = False) -> None:
-        """Begin to end it. `patient`: its `KernelHost.start` is about to come back by itself."""
-        if not entry.live:
-            return
-        entry.restarting, entry.waiting, entry.deadlines, entry.said = False, False, {}, message
-        self._set(entry, state=State.STOPPING, reason=reason, message=message, progress=None)
-        self._cancel(entry, *CANCELLABLE - ({Work.START_KERNEL} if patient else set()))
-        if Work.START_KERNEL in entry.busy:
-            entry.kernel_cancelled = not patient
-            self._deadline(entry, "kernel", self.limits.kernel_within)
-        self._wind_down(entry)
-
-    def _wind_down(self, entry: Entry) -> None:
-        """The next step of an ending."""
-        if entry.stop_wanted and entry.unit is not None and not entry.busy & UNIT_WORK:
-            self._stop_unit(entry)  # `KernelHost.start` or `stop` waits for it
-        elif entry.busy or "retry" in entry.deadlines:
-            pass
-        elif entry.kernel_up and entry.allocation.kernel_id is not None:
-            entry.kernel_up = False
-            self._begin(entry, Work.STOP_KERNEL, ev.StopKernel(id=entry.id, kernel_id=entry.allocation.kernel_id))
-        elif entry.allocation.node is not None and (entry.unit is not None or entry.unsure):
-            self._stop_unit(entry)
-        else:
-            entry.deadlines = {}
-            self._set(entry, state=State.ENDED, ended=self._now, progress=None)
-
-    def _stop_unit(self, entry: Entry) -> None:
-        assert entry.allocation.node is not None
-        entry.deadlines.pop("launch", None)
-        unit = None if entry.unsure else entry.unit
-        self._begin(entry, Work.STOP_UNIT, ev.StopUnit(id=entry.id, node=entry.allocation.node, unit=unit))
 
     def _kernel_stopped(self, entry: Entry, event: ev.KernelStopped) -> None:
         self._wind_down(entry)
@@ -381,16 +315,6 @@ class Ledger(Books):
         pause = min(self.limits.retry_most, self.limits.retry_first * 2 ** min(entry.stop_failures - 1, 16))
         self._deadline(entry, "retry", pause)
 
-    def _give_up(self, entry: Entry, silent: float) -> None:
-        kept = f"{entry.said}; " if entry.said else ""
-        message = (
-            f"{kept}node {entry.allocation.node!r} did not answer for {format_duration(silent)}; "
-            "what may still run there is removed when it is back"
-        )
-        entry.unsure = False
-        self._set(entry, reason=EndReason.NODE_LOST, message=message, unit=None)
-        self._wind_down(entry)
-
     # --- time
 
     def _woken(self, entry: Entry, event: ev.Woken) -> None:
@@ -418,15 +342,6 @@ class Ledger(Books):
             self._end(entry, EndReason.FAILED, f"its kernel did not answer within {format_duration(within)}")
         if entry.deadlines:
             self._out.append(ev.Wake(id=entry.id, at=min(entry.deadlines.values())))
-
-    def _insist(self, entry: Entry) -> None:
-        """`KernelHost.start` does not come back: cancel it; if that does not help either, go on without it."""
-        if entry.kernel_cancelled:
-            entry.busy.discard(Work.START_KERNEL)
-        else:
-            entry.kernel_cancelled = True
-            self._cancel(entry, Work.START_KERNEL)
-            self._deadline(entry, "kernel", self.limits.kernel_within)
 
 
 def _why(failure: Failure) -> EndReason:

@@ -1,6 +1,6 @@
 """The part of the state machine that keeps account: what each allocation holds, and what has to be said of a change.
 
-The transitions themselves are in `allocations.py`.
+The transitions themselves are in `allocations.py` and `steps.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Books"]
 
 
 class Books:
-    """Entries and holdings, and the instructions that the event at hand has led to. Base of `Ledger`."""
+    """Entries and holdings, and the instructions that the event at hand has led to. Base of `Steps`."""
 
     def __init__(self, scheduler: str, limits: Limits | None = None) -> None:
         self.scheduler = scheduler

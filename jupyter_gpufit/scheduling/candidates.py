@@ -26,6 +26,7 @@ __all__ = [
     "is_literal",
     "left_out",
     "lends",
+    "model_glob",
     "permits",
     "pool_of",
     "possible",
@@ -41,6 +42,12 @@ _WILD = re.compile(r"[*?\[]")
 def glob(pattern: str, ignore_case: bool = False) -> Callable[[str], object]:
     """A function that matches whole names with the shell pattern; by default `A` is not `a`, on any platform."""
     return re.compile(translate(pattern), re.IGNORECASE if ignore_case else 0).match
+
+
+def model_glob(pattern: str) -> Callable[[str], object]:
+    """A function that matches models of GPUs, in any case. Without a wildcard, the pattern is a part of the name:
+    nobody asks for an A100 by its full name."""
+    return glob(f"*{pattern}*" if is_literal(pattern) else pattern, True)
 
 
 def is_literal(pattern: str) -> bool:
@@ -69,7 +76,7 @@ def lends(gpu: Gpu, shared: bool) -> bool:
 
 def model_matches(gpu: Gpu, request: Request) -> bool:
     """Whether the GPU is of the asked model."""
-    return request.model is None or glob(request.model, True)(gpu.model) is not None
+    return request.model is None or model_glob(request.model)(gpu.model) is not None
 
 
 def permits(node: Node, request: Request) -> str | None:

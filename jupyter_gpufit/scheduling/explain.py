@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from html import escape
 from typing import TYPE_CHECKING, Any
+
+from .candidates import is_literal
 
 if TYPE_CHECKING:
     from .fit import Decision
@@ -18,11 +21,11 @@ def summary(decision: Decision) -> str:
     """What was decided; if nothing fits also what would."""
     asked = decision.request.describe()
     if decision.placement is not None:
-        return f"{asked}: {decision.placement.node}, {', '.join(decision.gpus)}."
+        return f"{asked}: {decision.placement.node}, {_which(decision)}."
     if not decision.nodes:
         return f"{asked}: the cluster has no nodes."
     if decision.never:
-        text = f"No node of this cluster could ever give {asked}{_wishes(decision)}, however empty."
+        text = f"No node of this cluster could ever give {asked}{_wishes(decision)}, however empty.{_unknown(decision)}"
     else:
         text = f"No node has {asked}{_wishes(decision)} now."
     return text if decision.nearest is None else f"{text} {decision.nearest}."
@@ -33,7 +36,7 @@ def rows(decision: Decision) -> list[dict[str, Any]]:
     table: list[dict[str, Any]] = []
     for place, name in enumerate(decision.stages[-1].passed):
         if place == 0:
-            table.append({"node": name, "stage": None, "why": f"chosen: {', '.join(decision.gpus)}"})
+            table.append({"node": name, "stage": None, "why": f"chosen: {_which(decision)}"})
         else:
             table.append({"node": name, "stage": None, "why": f"fits too; number {place + 1} in the order"})
     for stage in reversed(decision.stages):
@@ -100,6 +103,28 @@ def _at(row: dict[str, Any]) -> str:
 
 def _more(table: list[dict[str, Any]]) -> list[str]:
     return [f"... and {len(table) - MOST_ROWS} more nodes"] if len(table) > MOST_ROWS else []
+
+
+def _which(decision: Decision) -> str:
+    """The chosen GPUs by index, as people and `nvidia-smi` number them; MIG instances, which have none, by uuid."""
+    found = {gpu.uuid: gpu for node in decision.nodes if node.name == decision.node for gpu in node.gpus}
+    chosen = [found[uuid] for uuid in decision.gpus]
+    if any(gpu.parent is not None for gpu in chosen):
+        return ", ".join(gpu.uuid for gpu in chosen)
+    indices = [gpu.index for gpu in chosen]
+    if len(set(decision.request.sizes)) == 1:  # else their order says which has which
+        indices.sort()
+    *most, last = map(str, indices)
+    return f"GPUs {', '.join(most)} and {last}" if most else f"GPU {last}"
+
+
+def _unknown(decision: Decision) -> str:
+    """If there is no node of the name that was asked for: that, and which may be meant."""
+    wanted, names = decision.request.node, sorted(node.name for node in decision.nodes)
+    if wanted is None or not is_literal(wanted) or wanted in names:
+        return ""
+    close = difflib.get_close_matches(wanted, names, n=1)
+    return f" There is no node {wanted!r}{f'; did you mean {close[0]!r}?' if close else '.'}"
 
 
 def _wishes(decision: Decision) -> str:

@@ -2,7 +2,7 @@
 
     Cluster.on_change ─→ node ─→ overlaid with what the ledger holds ─→ Index
                       └→ its entry in the inventory ─→ launcher opened, reopened when that changes, closed
-    Launcher ─ claims ─→ Cluster.set_claims("engine") · exits ─→ the scheduler
+    Launcher ─ claims ─→ Cluster.set_claims("engine") · trouble ─→ Cluster.set_trouble · exits ─→ the scheduler
 
 The overlay makes it certain that a reservation counts from the moment it is made, whatever view of the node arrives
 when.
@@ -35,6 +35,7 @@ _NOT_THE_LAUNCHERS: dict[str, Any] = {
 }
 """What of an inventory's entry may change without a new launcher."""
 _MOST_IMAGES = 64
+_NO_IMAGES = "it runs plain processes, without images"
 
 
 class _Slot:
@@ -111,13 +112,7 @@ class Fleet:
         """The nodes that the request may not use, with the reason. Raises `ImageRefused` if none allows its image."""
         refusing = self._refuse(request.image) if request.image is not None else {}
         if refusing and len(refusing) == len(self._nodes):
-            reasons = sorted(set(refusing.values()))
-            raise ImageRefused(
-                f"no node allows the image {request.image!r}: {'; '.join(reasons[:3])}"
-                f"{' …' if len(reasons) > 3 else ''}; ask for one of those, or leave the image out",
-                image=request.image,
-                nodes=dict(refusing),
-            )
+            raise ImageRefused(_refusal(request.image, refusing), image=request.image, nodes=dict(refusing))
         if not avoid:
             return refusing
         return refusing | {name: "it did not answer a moment ago" for name in avoid if name in self._nodes}
@@ -129,7 +124,7 @@ class Fleet:
         for name in self._nodes:
             spec = self._cluster.spec(name)
             if spec.launcher == "process":
-                refusing[name] = "it runs plain processes, without images"
+                refusing[name] = _NO_IMAGES
             elif not spec.allows(image):
                 refusing[name] = f"it allows only the images {', '.join((spec.image, *spec.images))}"
         if len(self._refusing) >= _MOST_IMAGES:
@@ -195,13 +190,17 @@ class Fleet:
         self._refusing.clear()
         if slot is not None:
             self._retire(slot)
+        replaced = slot is not None
         try:
             slot = self._slots[name] = _Slot(spec, self._make_launcher(spec))
         except GpufitError as error:
             self._log.error("node %s: %s", name, error)
             self._slots.pop(name, None)
+            self._cluster.set_trouble(name, error.message)
             return
         slot.opening = asyncio.get_running_loop().create_task(self._open(slot))
+        if replaced:
+            self._cluster.set_trouble(name, None)  # what the launcher before said was of another engine
 
     async def _open(self, slot: _Slot) -> None:
         name = slot.spec.name
@@ -211,14 +210,20 @@ class Fleet:
                 self._cluster.set_claims("engine", name, now)
                 self._on_claims(name, now)
 
+        def trouble(now: str | None) -> None:
+            if self._slots.get(name) is slot:
+                self._cluster.set_trouble(name, now)
+
         try:
-            await slot.launcher.open(self._on_exit, claims)
+            await slot.launcher.open(self._on_exit, claims, trouble)
             self._on_open(name)
         except GpufitError as error:
             slot.failure = error
+            trouble(error.message)
             self._log.error("node %s: %s", name, error)
         except Exception as error:
             slot.failure = LaunchError(f"node {name!r} cannot be used: {type(error).__name__}: {error}")
+            trouble(slot.failure.message)
             self._log.exception("the launcher of node %s could not be opened", name)
 
     def _retire(self, slot: _Slot, anyway: bool = False) -> None:
@@ -243,6 +248,23 @@ class Fleet:
         # (Not when all is closed: then nobody knows any more, which does not mean that nothing is there.)
         if self._unsubscribe is not None and slot.spec.name not in self._slots:
             self._cluster.set_claims("engine", slot.spec.name, ())
+            self._cluster.set_trouble(slot.spec.name, None)
+
+
+def _refusal(image: str | None, refusing: Mapping[str, str]) -> str:
+    """Why no node can run `image`, and what to do. `refusing`: each node's reason."""
+    if set(refusing.values()) == {_NO_IMAGES}:
+        nodes = "the cluster's nodes run" if len(refusing) > 1 else f"{next(iter(refusing))} runs"
+        return f"image {image!r} cannot be used: {nodes} plain processes, without images; leave the image out"
+    by_reason: dict[str, list[str]] = {}
+    for node, reason in sorted(refusing.items()):
+        by_reason.setdefault(reason, []).append(node)
+    by_reason.pop(_NO_IMAGES, None)  # no help: what to ask for instead is what the others allow
+    shown = [f"{', '.join(nodes[:3])}{' …' if len(nodes) > 3 else ''}: {why}" for why, nodes in by_reason.items()]
+    return (
+        f"no node allows the image {image!r} ({'; '.join(shown[:3])}{' …' if len(shown) > 3 else ''}); "
+        "ask for one that is allowed, or leave the image out"
+    )
 
 
 def overlay(node: Node, claims: Sequence[Claim]) -> Node:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..models import Gpu, Node, Request
-from .candidates import by_index, glob, is_literal, lends, pool_of
+from .candidates import by_index, glob, is_literal, lends, model_glob, pool_of
 from .fit import NOTHING, Decision, select
 from .policies import Policy, find
 
@@ -260,7 +260,7 @@ class Index:
         return allowed
 
     def _models_like(self, pattern: str) -> Bytes:
-        match = glob(pattern, True)
+        match = model_glob(pattern)
         return np.array([ABSENT if match(model) is None else 0 for model in self._models], dtype=np.int64)
 
     def _named_like(self, pattern: str) -> Mask:

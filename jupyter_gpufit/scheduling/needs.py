@@ -13,7 +13,7 @@ from typing import Protocol
 from ..inventory import Inventory, NodeSpec
 from ..models import Allocation, Claim, Endpoint, Launch, Node, Progress, Unit
 
-__all__ = ["KILLED", "Cluster", "KernelHost", "Launcher", "OnExit", "OnProgress"]
+__all__ = ["KILLED", "Cluster", "KernelHost", "Launcher", "OnExit", "OnProgress", "OnTrouble"]
 
 KILLED = 137
 """Exit code of what SIGKILL ended, or was removed while it ran, as Docker counts (128 + signal)."""
@@ -21,6 +21,9 @@ KILLED = 137
 OnProgress = Callable[[Progress], None]
 OnExit = Callable[[Unit, int, str], None]
 """Called on the event loop when a unit ended by itself: the unit, its exit code, one sentence for people."""
+OnTrouble = Callable[[str | None], None]
+"""Called on the event loop when it turns out why nothing can be started on the node (for people), or that (again)
+something can (`None`)."""
 
 
 class Launcher(Protocol):
@@ -35,8 +38,11 @@ class Launcher(Protocol):
     kind: str
     """`docker` or `process`."""
 
-    async def open(self, on_exit: OnExit, on_claims: Callable[[Sequence[Claim]], None]) -> None:
-        """Connect, and keep watching what runs there. Never raises for a node that is down: it keeps trying.
+    async def open(
+        self, on_exit: OnExit, on_claims: Callable[[Sequence[Claim]], None], on_trouble: OnTrouble | None = None
+    ) -> None:
+        """Connect, and keep watching what runs there. Never raises for a node that is down: it keeps trying, and says
+        so by `on_trouble`; for one that is well it calls that with `None` once it knows.
 
         `on_claims` is called (on the event loop) with the claims of *all* gpufit units on the node, whoever's, at
         first and whenever they change. Called once, by the scheduler, when it takes up the node.
@@ -115,6 +121,10 @@ class Cluster(Protocol):
     def set_claims(self, source: str, node: str, claims: Sequence[Claim]) -> None:
         """What `source` (`"ledger"`, or `"engine"`: what runs there) says is held on `node`; replaces what it said
         before. An allocation that both name counts once."""
+
+    def set_trouble(self, node: str, trouble: str | None) -> None:
+        """What the node's launcher says: why nothing can be started there (a reason why the node is not usable), or
+        `None`, that it can be. Until the first word of it a node counts as one where something can."""
 
     def on_change(self, callback: Callable[[str, Node | None], None]) -> Callable[[], None]:
         """Call back (on the event loop, at first for every node, then with each changed, added or (`None`) removed

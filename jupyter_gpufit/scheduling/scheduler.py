@@ -1,5 +1,5 @@
 """The scheduler of this process: the one writer of allocations (`api.Scheduler`). What it does about a question is said
-to the state machine as an event; `driver.py` has the rest.
+to the state machine as an event; `driver.py` and `execution.py` have the rest.
 """
 
 from __future__ import annotations

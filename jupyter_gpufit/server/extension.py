@@ -14,6 +14,7 @@ from traitlets import Unicode, default
 from ..errors import GpufitError, Unavailable
 from ..kernels.adopt import ServerKernelHost
 from ..kernels.attach import Attachments
+from ..kernels.beside import beside
 from ..kernels.service import Service, current, default_owner, expect_current, open_service, set_current
 from ..scheduling.api import Scheduler
 from .events import Events
@@ -158,6 +159,7 @@ class GpufitExtension(ExtensionApp):
             release=service.scheduler.release,
             on_change=events.attachment,
             log=self.log,
+            beside=lambda id: beside(service.scheduler, id),
         )
         host.before_stop = attachments.before_stop
         self._unsubscribe = (

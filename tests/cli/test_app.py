@@ -66,8 +66,11 @@ def test_version_and_help(capsys: Captured) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("", "VERB"),
-        ("frobnicate", "invalid choice: 'frobnicate'"),
+        ("frobnicate", "there is no 'frobnicate'; there are: nodes, gpus, request"),
+        ("alocations", "there is no 'alocations'; did you mean allocations?"),
+        ("attach train", "'attach' is about a notebook, and works only in one: %gpufit attach NAME"),
+        ("detach", "'detach' is about a notebook, and works only in one: %gpufit detach;"),
+        ("--json frobnicate", "there is no 'frobnicate'"),
         ("request 2 --memroy 16GiB", "no option --memroy; did you mean --memory?"),
         ("request 2 --memory 16Q", "'16Q' is not a size of memory"),
         ("request 0", "gpus is 0"),
@@ -113,19 +116,52 @@ def test_a_server_that_is_not_there(capsys: Captured) -> None:
 
 
 def test_a_broken_inventory_is_said(tmp_path: Path, capsys: Captured) -> None:
+    """In a process of its own, because what is logged counts, too."""
     path = tmp_path / "broken.toml"
     path.write_text("[[node]]\nname = 3\n")
-    assert main(["nodes", "--inventory", str(path)]) == 0
-    assert "the inventory cannot be used as it is" in capsys.readouterr().err
+    command = [sys.executable, "-m", "jupyter_gpufit.cli.app", "nodes", "--inventory", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"jupyter gpufit: the inventory cannot be used: {path}")
+
+
+@pytest.mark.parametrize("verb", [[], ["gpus"], ["explain", "1"]])
+def test_a_missing_inventory_is_said_by_every_verb(verb: list[str], tmp_path: Path, capsys: Captured) -> None:
+    assert main([*verb, "--inventory", str(tmp_path / "none.toml")]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1
+    assert "none.toml: cannot be read" in captured.err
+
+
+def test_without_a_verb_it_says_what_is_held_and_what_there_is(inventory: str, capsys: Captured) -> None:
+    assert main(["--inventory", inventory]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("You hold no GPUs.\n")
+    assert "atlas" in out
+    assert "unhealthy: Xid 79" in out
+
+
+def test_options_may_come_before_the_verb(inventory: str, capsys: Captured) -> None:
+    assert main(["--json", "--inventory", inventory, "nodes"]) == 0
+    assert [node["name"] for node in json.loads(capsys.readouterr().out)] == ["atlas", "brook", "cedar", "dune"]
+    assert main(["--json", "--inventory", inventory]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["allocations"], len(status["nodes"])) == ([], 4)
 
 
 @pytest.mark.usefixtures("server")
 def test_the_life_of_an_allocation(capsys: Captured) -> None:
     assert main(["request", "2", "--memory", "16GiB", "--name", "cli", "--json"]) == 0
-    allocation = json.loads(capsys.readouterr().out)
+    captured = capsys.readouterr()
+    assert "is running; in a notebook: %gpufit attach cli" in captured.err
+    allocation = json.loads(captured.out)
     assert (allocation["state"], allocation["name"], allocation["node"]) == ("running", "cli", "atlas")
     assert main(["allocations"]) == 0
     assert "cli" in capsys.readouterr().out
+    assert main([]) == 0
+    assert "cli" in capsys.readouterr().out.split("\n\n")[0]
     assert main(["gpus"]) == 0
     assert f"held by {allocation['id']}" in capsys.readouterr().out
     assert main(["logs", "cli"]) == 0

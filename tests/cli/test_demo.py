@@ -35,11 +35,11 @@ def test_check_goes_through_the_quick_start(capsys: Captured) -> None:
 
 def test_check_ends_non_zero_when_a_cell_fails(tmp_path: Path, capsys: Captured) -> None:
     work = tmp_path / "work"
-    work.mkdir()
+    (work / "notebooks").mkdir(parents=True)
     cells = [
         new_code_cell(cell) for cell in ("print('fine')", "%load_ext jupyter_gpufit\n%gpufit request 99", "never = 1")
     ]
-    nbformat.write(new_notebook(cells=cells), work / "quickstart.ipynb")
+    nbformat.write(new_notebook(cells=cells), work / "notebooks" / "quickstart.ipynb")
     assert main(["demo", "--check", "--json", "--dir", str(work)]) == 1
     steps = json.loads(capsys.readouterr().out)["steps"]
     assert [step["ok"] for step in steps] == [True, False]
@@ -60,6 +60,9 @@ def test_ctrl_c_ends_the_server_and_removes_its_directory(tmp_path: Path) -> Non
         line = process.stdout.readline()
         assert "/lab/tree/quickstart.ipynb?token=" in line
         (directory,) = tmp_path.glob("gpufit-demo-*")
+        info = json.loads(next((tmp_path / "runtime").glob("jpserver-*.json")).read_text())
+        shown = {path.name for path in Path(info["root_dir"]).iterdir()}
+        assert shown - {".ipynb_checkpoints"} == {"quickstart.ipynb"}
         server = int(next((tmp_path / "runtime").glob("jpserver-*.json")).stem.split("-")[1])
         os.kill(process.pid, signal.SIGINT)
         process.stdout.read()

@@ -50,6 +50,15 @@ class Slot:
     def release(self) -> None:
         self._lock.close()
 
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """In here it stays claimed, also when it is released: nobody else makes anything on it."""
+        lock = os.dup(self._lock.fileno())
+        try:
+            yield
+        finally:
+            os.close(lock)
+
     @property
     def prefix(self) -> str:
         """Starts the name of every namespace, link and cgroup of this slot."""
@@ -127,12 +136,13 @@ def kill_daemons(
 ) -> None:
     """SIGKILL the daemons whose command line names this directory, and wait until they are gone."""
 
-    def found() -> list[int]:
-        return list(_daemons_of(directory, names))
+    def ended() -> bool:
+        found = list(_daemons_of(directory, names))  # each time: one may have started another meanwhile
+        for pid in found:
+            _signal(pid, signal.SIGKILL)
+        return not found
 
-    for pid in found():
-        _signal(pid, signal.SIGKILL)
-    wait_until(lambda: not found(), 10, f"the daemons of {directory} to end")
+    wait_until(ended, 60, f"the daemons of {directory} to end")
 
 
 def kill_cgroup(prefix: str) -> None:

@@ -116,6 +116,44 @@ def test_a_node_that_never_reported_is_unreachable_at_the_first_failure(cache: C
     assert cache.unheard() == ["n2"]
 
 
+def test_an_engine_that_does_not_answer_is_a_reason_and_recovers(cache: Cache) -> None:
+    told: list[tuple[str, str | None]] = []
+    cache.reported("n1", report())
+    cache.on_change(lambda name, node: told.append((name, node and node.reason)))
+    told.clear()
+    trouble = "its Docker engine does not answer since 12:00: Connection refused"
+    cache.set_trouble("n1", trouble)
+    cache.set_trouble("n1", trouble)
+    cache.reported("n1", report())
+    assert told == [("n1", trouble)], "said once"
+    assert cache.node("n1").gpus, "shown all the same"
+    cache.set_trouble("n1", None)
+    assert told[1:] == [("n1", None)]
+
+
+def test_what_a_launcher_says_survives_a_new_report_address_and_is_cleaned(cache: Cache) -> None:
+    cache.set_trouble("n1", "ssh:\x1b[31m refused\r\n" + "x" * 9999)
+    cache.set_inventory(Inventory(nodes=(NodeSpec(name="n1", report="http://n1:1"), NodeSpec(name="n2"))))
+    cache.reported("n1", report())
+    reason = cache.node("n1").reason or ""
+    assert reason.startswith("ssh: [31m refused x")
+    assert len(reason) <= 500
+
+
+def test_a_node_with_an_engine_is_heard_once_its_launcher_spoke(cache: Cache) -> None:
+    cache.set_inventory(Inventory(nodes=(NodeSpec(name="n1", docker="ssh://n1"), NodeSpec(name="n2"))))
+    cache.reported("n1", report())
+    cache.reported("n2", report())
+    told: list[str] = []
+    cache.on_change(lambda name, _: told.append(name))
+    told.clear()
+    assert cache.unheard() == ["n1"]
+    assert cache.node("n1").reason is None, "usable: nobody said otherwise"
+    cache.set_trouble("n1", None)
+    assert cache.unheard() == []
+    assert told == ["n1"], "whoever waits is told, although the node did not change"
+
+
 def test_a_report_that_cannot_be_relied_on(cache: Cache) -> None:
     cache.reported("n1", report(error="NVML does not answer since 40 s"))
     assert cache.node("n1").reason == "NVML does not answer since 40 s"

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import socket
 import threading
 import time
@@ -391,6 +392,28 @@ async def test_a_file_that_appears_takes_the_place_of_this_machine(tmp_path: Pat
     assert [node.name for node in cache.nodes()] == ["here"]
     write(file, f'name = "a"\n{SIMULATED}')
     await until(lambda: [node.name for node in cache.nodes()] == ["a"])
+
+
+@pytest.mark.parametrize(
+    ("report", "says"),
+    [
+        ("simulated:A100", "did you mean A100-40GB or A100-80GB or A100-PCIE-40GB or A100-PCIE-80GB\\?"),
+        ("simulated:4xZ999", "no simulated GPU model 'Z999'; there are A10-24GB"),
+        ("simulated:4xA100-41GB", "did you mean A100-40GB"),
+        ("simulated:4xT4-16GB?load=0:lots", "size of memory"),
+    ],
+)
+async def test_a_simulation_that_cannot_be_is_an_error_of_the_inventory(
+    file: Path, open_world: Open, report: str, says: str
+) -> None:
+    write(file, f'name = "a"\nreport = "{report}"')
+    cache = Cache()
+    poller = open_world(Poller(cache, look_every=3600))
+    await poller.start()
+    message = poller.inventory_error or ""
+    assert message.startswith(f"{file}: [[node]] 'a': report = '{report}': ")
+    assert re.search(says, message)
+    assert cache.nodes() == []
 
 
 async def test_a_file_on_the_config_path_may_vanish_for_a_moment(tmp_path: Path, open_world: Open) -> None:

@@ -253,6 +253,6 @@ def lab_server(home: Path, inventory: str) -> Iterator[JupyterServer]:
         for name in os.environ:
             if name.startswith(("GPUFIT_", "JUPYTER", "JPY_")):
                 patch.delenv(name)
-        server = JupyterServer(home / "root", environment, "--KernelRestarter.time_to_dead=0.5")
+        server = JupyterServer(home / "root", environment, "--KernelRestarter.time_to_dead=0.5", lab=True)
     with server:
         yield server

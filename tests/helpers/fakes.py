@@ -188,12 +188,20 @@ class FakeLauncher:
         self.launches: list[Launch] = []
         self._on_exit: Callable[[Unit, int, str], None] | None = None
         self._on_claims: Callable[[Sequence[Claim]], None] | None = None
+        self.on_trouble: Callable[[str | None], None] | None = None
+        """Tests say by it that the engine does not answer (`FakeEngine.reachable` alone is that nobody noticed yet)."""
 
     async def open(
-        self, on_exit: Callable[[Unit, int, str], None], on_claims: Callable[[Sequence[Claim]], None]
+        self,
+        on_exit: Callable[[Unit, int, str], None],
+        on_claims: Callable[[Sequence[Claim]], None],
+        on_trouble: Callable[[str | None], None] | None = None,
     ) -> None:
         assert not self.opened, "opened twice"
         self.opened = True
+        self.on_trouble = on_trouble
+        if on_trouble is not None:
+            on_trouble(None)
         self._on_exit, self._on_claims = on_exit, on_claims
         self.engine.launchers.append(self)
         self.tell_claims()
@@ -365,6 +373,7 @@ class FakeCluster:
         self._raw = {one.name: one for one in nodes}
         self._specs = {spec.name: spec for spec in specs}
         self._claims: dict[tuple[str, str], tuple[Claim, ...]] = {}
+        self._troubles: dict[str, str | None] = {}
         self._callbacks: list[Callable[[str, Node | None], None]] = []
 
     def nodes(self) -> Sequence[Node]:
@@ -378,6 +387,12 @@ class FakeCluster:
     def set_claims(self, source: str, node: str, claims: Sequence[Claim]) -> None:
         self._claims[source, node] = tuple(claims)
         if node in self._raw:
+            self._tell(node)
+
+    def set_trouble(self, node: str, trouble: str | None) -> None:
+        news = self._troubles.get(node) != trouble
+        self._troubles[node] = trouble
+        if news and node in self._raw:
             self._tell(node)
 
     def claims(self, node: str, source: str = "ledger") -> tuple[Claim, ...]:
@@ -430,4 +445,5 @@ class FakeCluster:
                     allocations=tuple(sorted(claim.allocation for claim in holding)),
                 )
             )
-        return msgspec.structs.replace(self._raw[name], gpus=tuple(gpus))
+        reason = self._raw[name].reason or self._troubles.get(name)
+        return msgspec.structs.replace(self._raw[name], gpus=tuple(gpus), reason=reason)

@@ -49,11 +49,14 @@ def until(condition: Callable[[], Any], timeout: float = 60.0, what: str = "") -
 class JupyterServer:
     """Use as a context manager."""
 
-    def __init__(self, root: Path, env: Mapping[str, str] | None = None, *arguments: str) -> None:
+    def __init__(self, root: Path, env: Mapping[str, str] | None = None, *arguments: str, lab: bool = False) -> None:
+        """`lab`: with JupyterLab."""
         self.root = root
         self.log_file = root.parent / f"{root.name}-server.log"
         self._env = {**os.environ, **(env or {})}
-        self._arguments = arguments
+        without = f"--ServerApp.jpserver_extensions={dict.fromkeys(NOT_NEEDED, False)}"
+        self._module = "jupyterlab" if lab else "jupyter_server"
+        self._arguments = arguments if lab else (without, *arguments)
         self.token = "secret-token-of-the-server"
 
     def __enter__(self) -> JupyterServer:
@@ -61,13 +64,12 @@ class JupyterServer:
         self._log = self.log_file.open("wb")
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root", "--ip=127.0.0.1", "--port=0"),
+                *(sys.executable, "-m", self._module, "--no-browser", "--allow-root", "--ip=127.0.0.1", "--port=0"),
                 *(
                     "--ServerApp.port_retries=0",
                     f"--ServerApp.root_dir={self.root}",
                     f"--IdentityProvider.token={self.token}",
                 ),
-                f"--ServerApp.jpserver_extensions={dict.fromkeys(NOT_NEEDED, False)}",
                 *self._arguments,
             ],
             env=self._env,

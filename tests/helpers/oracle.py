@@ -20,8 +20,13 @@ def usable(gpus: Sequence[Gpu], request: Request) -> list[Gpu]:
         if (gpu.idle or (request.shared and gpu.shareable))
         and gpu.allocatable
         and gpu.memory_free is not None
-        and (request.model is None or fnmatchcase(gpu.model.lower(), request.model.lower()))
+        and (request.model is None or is_model(gpu.model.lower(), request.model.lower()))
     ]
+
+
+def is_model(model: str, asked: str) -> bool:
+    """A glob matches the whole name; what has no wildcard is a part of it."""
+    return fnmatchcase(model, asked) if set(asked) & set("*?[") else asked in model
 
 
 def considered(node: Node, request: Request) -> bool:

@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.fakes import node
 from helpers.frontend import FrontEnd, Notebook, eventually
 from helpers.jupyterserver import Here, directories, server_here
+from helpers.lab import Lab
 
 from jupyter_gpufit.errors import Conflict, InvalidValue, NotFound
 from jupyter_gpufit.kernels import attach as attach_module
 from jupyter_gpufit.kernels.adopt import ServerKernelHost
 from jupyter_gpufit.kernels.attach import Attachment, Attachments
+from jupyter_gpufit.kernels.beside import beside
 from jupyter_gpufit.kernels.idle import KernelWatch
 from jupyter_gpufit.models import Allocation, EndReason, Request, State
 
@@ -37,12 +40,15 @@ class Desk:
         self.changes: list[dict[str, Any]] = []
         self.released: list[str] = []
         self.attachments = Attachments(
-            self.sessions, self.kernels, self.release, self.changed, logging.getLogger("attachments")
+            self.sessions, self.kernels, self.release, self.changed, logging.getLogger("attachments"), self.beside
         )
         self.allocations: dict[str, Allocation] = {}
 
     def changed(self, attachment: Attachment) -> None:
         self.changes.append(attachment.public())
+
+    def beside(self, id: str) -> list[str]:
+        return [other for other, one in self.allocations.items() if other != id and one.state is State.RUNNING]
 
     async def release(self, id: str) -> None:
         """As the scheduler does: say so, stop the kernel, say so."""
@@ -393,6 +399,27 @@ async def test_asked_by_the_remote_kernel_itself(desk: Desk, action: str) -> Non
         assert allocation.kernel_id in desk.kernels
 
 
+@pytest.mark.parametrize(("more", "released"), [("", ["a1"]), (", 'all': True", ["a1", "a2"])])
+async def test_release_all_asked_by_the_remote_kernel(desk: Desk, more: str, released: list[str]) -> None:
+    notebook, _, local = await attached(desk)
+    await desk.grant("a2")
+    await notebook.run((ASK % "release").replace("'release'", f"'release'{more}"))
+    await notebook.on(local)
+    await eventually(lambda: desk.allocations[released[-1]].state is State.ENDED)
+    assert desk.released == released
+
+
+async def test_what_somebody_holds_beside_an_allocation() -> None:
+    async with Lab(node("a", 4)) as lab:
+        mine, too, other = [await lab.request(owner) for owner in ("me", "me", "somebody else")]
+        assert beside(lab.scheduler, mine.id) == [too.id]
+        assert beside(lab.scheduler, other.id) == []
+        assert beside(lab.scheduler, "unknown") == []
+        for one in (mine, too, other):
+            await lab.scheduler.release(one.id)
+        await eventually(lambda: not lab.scheduler.allocations())
+
+
 async def test_other_words_from_a_remote_kernel_do_nothing(desk: Desk) -> None:
     notebook, allocation, _ = await attached(desk)
     await notebook.run(ASK % "format-the-disk")
@@ -483,3 +510,21 @@ async def test_a_watch_whose_closing_is_cancelled_is_closed(desk: Desk) -> None:
     closing.cancel()
     await asyncio.gather(closing, return_exceptions=True)
     assert watch._client.context.closed
+
+
+async def test_attaches_that_cross_each_other_end_with_the_last_one(desk: Desk) -> None:
+    notebook = await desk.front.open()
+    one, other = await desk.grant("a1"), await desk.grant("a2")
+    await notebook.run("import time; x = 1")
+    local = notebook.kernel_id
+    cell = notebook.send("time.sleep(1); print(x)")
+    both = [desk.attachments.attach(which, session=notebook.session) for which in (one, other) * 3]
+    assert [answer.state for answer in await asyncio.gather(*both)][-1] == "waiting"
+    assert (await cell).text == "1\n"
+    await notebook.on(str(other.kernel_id))
+    assert [(each.allocation, each.state) for each in desk.attachments.of("a1") + desk.attachments.of("a2")] == [
+        ("a2", "attached")
+    ]
+    await desk.attachments.detach("a2")
+    await notebook.on(local)
+    assert await notebook.value("x") == "1"

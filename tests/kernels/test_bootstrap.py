@@ -137,7 +137,7 @@ def test_load_ext_works_and_says_nothing(attached: BlockingKernelClient) -> None
         "request 2 -m 16GiB,16GiB",
         "request 2",
         "request 1 --memory 8GiB --name train",
-        "request 2 --memory 17179869184",
+        "request 2 --memory 17179869184B",
     ],
 )
 def test_asking_for_what_it_holds_does_nothing(attached: BlockingKernelClient, line: str) -> None:
@@ -157,18 +157,88 @@ def test_asking_for_something_else_says_what_to_do(attached: BlockingKernelClien
     assert "Traceback" not in cell.stderr
 
 
+STAYS = "get_ipython().__dict__.pop('_gpufit_leaving', None)"  # what attaching anew does
+
+
 @pytest.mark.parametrize(
-    ("line", "action"),
-    [("detach", "detach"), ("release", "release"), ("release train", "release"), ("release --all", "release")],
+    ("line", "asked"),
+    [
+        ("detach", {"action": "detach"}),
+        ("release", {"action": "release"}),
+        ("release train", {"action": "release"}),
+        ("release --all", {"action": "release", "all": True}),
+    ],
 )
-def test_the_way_back_is_asked_for(attached: BlockingKernelClient, line: str, action: str) -> None:
+def test_the_way_back_is_asked_for(attached: BlockingKernelClient, line: str, asked: dict[str, Any]) -> None:
     cell = run_cell(attached, f"%gpufit {line}")
+    run_cell(attached, STAYS)
     assert cell.status == "ok"
-    assert cell.comms == [("jupyter_gpufit", {"action": action, "allocation": "a1"})]
+    assert cell.comms == [("jupyter_gpufit", {"allocation": "a1", **asked})]
     assert "local kernel" in cell.stdout
+    assert ("all GPUs that you hold" in cell.stdout) == ("all" in asked)
 
 
-@pytest.mark.parametrize("line", ["release other", "frobnicate", "request 2 --memory 16Gobs", "request two"])
+@pytest.mark.parametrize("back", ["release", "detach"])
+@pytest.mark.parametrize(
+    "line", ["request 2 --memory 16GiB", "request --name other", "attach other", "df = %gpufit gpus", "detach"]
+)
+def test_what_comes_after_the_way_back_was_asked_for_stops_run_all(
+    attached: BlockingKernelClient, back: str, line: str
+) -> None:
+    """Also in the next cell: the server lets a kernel do all that it has to do before the notebook leaves it."""
+    assert run_cell(attached, f"%gpufit {back}").status == "ok"
+    cell = run_cell(attached, line if "=" in line else f"%gpufit {line}")
+    assert (cell.status, cell.comms) == ("error", [])
+    said = "'train' is being given back" if back == "release" else "return to its local kernel ('train' stays held)"
+    assert said in cell.stderr + cell.error
+    assert "run this again in a moment" in cell.stderr + cell.error
+    run_cell(attached, STAYS)
+    assert run_cell(attached, "%gpufit request 2").status == "ok"
+
+
+def test_a_kernel_that_was_not_left_after_all_works_on(attached: BlockingKernelClient) -> None:
+    """Nobody heard it (the server has gone): it must not wait for that for ever."""
+    run_cell(attached, "%gpufit release")
+    assert run_cell(attached, "%gpufit request 2").status == "error"
+    run_cell(attached, "import jupyter_gpufit; within, jupyter_gpufit.LEAVES_WITHIN = jupyter_gpufit.LEAVES_WITHIN, 0")
+    cell = run_cell(attached, "%gpufit request 2")
+    run_cell(attached, "jupyter_gpufit.LEAVES_WITHIN = within")
+    assert (cell.status, "nothing to do" in cell.stdout) == ("ok", True)
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("%gpufit re", ["release", "request"]),
+        ("x = 1\n%gpufit rel", ["release"]),
+        ("df = %gpufit gp", ["gpus"]),
+        ("%gpufit release ", ["--all", "--help", "train"]),
+        ("%gpufit request 2 --", ["--help", "--memory", "--name"]),
+        ("%%gpufit ", ["--pull", "--push", "train"]),
+    ],
+)
+def test_tab_shows_what_can_follow_and_nothing_else(
+    attached: BlockingKernelClient, code: str, found: list[str]
+) -> None:
+    reply = attached.complete(code, reply=True, timeout=30)["content"]
+    assert sorted(reply["matches"]) == found
+    assert reply["cursor_start"] == len(code) - len(code.split(" ")[-1])
+    everything = attached.complete("%gpufit ", reply=True, timeout=30)["content"]["matches"]
+    assert "request" in everything
+    assert "abs" not in everything
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "release other",
+        "frobnicate",
+        "request 2 --memory 16Gobs",
+        "request two",
+        "request 2 --memory 16",
+        "release --al",
+    ],
+)
 def test_what_cannot_be_done_is_said_without_a_traceback(attached: BlockingKernelClient, line: str) -> None:
     cell = run_cell(attached, f"%gpufit {line}")
     assert cell.status == "error"
@@ -176,10 +246,11 @@ def test_what_cannot_be_done_is_said_without_a_traceback(attached: BlockingKerne
     assert cell.comms == []
 
 
-@pytest.mark.parametrize("verb", ["nodes", "gpus", "explain 2 --memory 1GiB", "logs train"])
+@pytest.mark.parametrize("verb", ["nodes", "gpus", "allocations", "explain 2", "attach b", "logs"])
 def test_other_verbs_say_where_they_work(attached: BlockingKernelClient, verb: str) -> None:
-    cell = run_cell(attached, f"%gpufit {verb}")
-    assert (cell.status, "local kernel" in cell.stdout) == ("ok", True)
+    for line in (f"%gpufit {verb}", f"df = %gpufit {verb}"):
+        cell = run_cell(attached, line)
+        assert (cell.status, "works in the local kernel" in cell.stderr + cell.error) == ("error", True)
 
 
 @pytest.mark.parametrize(
@@ -340,14 +411,36 @@ def fake_ipykernel(package: Path, version: str) -> None:
     numbers = tuple(int(part) for part in version.split("."))
     (package / "_version.py").write_text(f"__version__ = {version!r}\nversion_info = {numbers!r}\n")
     (package / "kernelapp.py").write_text(
+        "import logging\n"
         "class Shell:\n"
         "    input_transformers_cleanup = []\n"
+        "    magics_manager = type('', (), {'magics': {'line': {}, 'cell': {}}})\n"
+        "    events = type('', (), {'register': staticmethod(lambda *_: None)})\n"
         "    def register_magic_function(self, *_): pass\n"
         "    def set_hook(self, *_, **__): pass\n"
         "class IPKernelApp:\n"
         "    shell = Shell()\n"
         "    @classmethod\n"
         "    def instance(cls): return cls()\n"
+        "    log = logging.getLogger('app')\n"
+        "    def log_connection_info(self): pass\n"
         "    def initialize(self, argv): self.argv = argv\n"
         "    def start(self): print(open(self.argv[self.argv.index('-f') + 1]).read())\n"
     )
+
+
+def test_a_kernel_prints_nothing_but_what_its_cells_do(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        put(tmp_path), env=environment(), cwd="/", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    client = BlockingKernelClient(connection_file=str(tmp_path / "kernel-1.json"))
+    client.load_connection_file()
+    client.start_channels()
+    try:
+        ready(client)
+        run_cell(client, "import os; os.write(1, b'mine\\n')")
+    finally:
+        client.stop_channels()
+        process.kill()
+        printed, _ = process.communicate()
+    assert printed == "mine\n"

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +16,8 @@ from typing import Any
 import nbformat
 import papermill
 import pytest
+from helpers.cells import run_cell
+from jupyter_client.manager import start_new_async_kernel, start_new_kernel
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 
@@ -36,7 +43,7 @@ def execute(made: Any, **options: Any) -> Any:
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Any:
     yield
-    assert [thread.name for thread in threading.enumerate() if "gpufit" in thread.name] == []
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("gpufit service")] == []
 
 
 def test_nbclient(cluster_file: Path, held: Callable[[], list[str]]) -> None:
@@ -98,7 +105,7 @@ def test_what_does_not_fit_says_so(
     monkeypatch.setenv("GPUFIT_GPUS", "5")
     with pytest.raises(GpufitError) as caught:
         execute(notebook("1"))
-    assert "5" in caught.value.message
+    assert caught.value.message.splitlines()[1:] == ["large: 4 idle GPUs, 5 asked", "small: 2 idle GPUs, 5 asked"]
     assert caught.value.code == "never-fits"
     assert held() == []
 
@@ -116,3 +123,102 @@ def test_a_time_limit_ends_the_notebook_and_gives_the_gpus_back(
     with pytest.raises(DeadKernelError):
         execute(notebook("import time; time.sleep(120)"))
     assert held() == []
+
+
+def test_release_in_a_kernel_of_a_kernel_manager_without_an_event_loop(
+    cluster_file: Path, held: Callable[[], list[str]]
+) -> None:
+    manager, client = start_new_kernel(kernel_name="gpufit")
+    try:
+        assert len(held()) == 1
+        assert "given back" in run_cell(client, "%gpufit release").stdout
+        deadline = time.monotonic() + 60
+        while manager.is_alive():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert held() == []
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel()
+
+
+async def test_release_in_a_kernel_of_an_asynchronous_kernel_manager(
+    cluster_file: Path, held: Callable[[], list[str]]
+) -> None:
+    manager, client = await start_new_async_kernel(kernel_name="gpufit")
+    try:
+        assert len(held()) == 1
+        await client.execute_interactive("%gpufit release", output_hook=lambda _: None)
+        async with asyncio.timeout(60):
+            while await manager.is_alive():  # noqa: ASYNC110  (it has no event for it)
+                await asyncio.sleep(0.05)
+        assert held() == []
+    finally:
+        client.stop_channels()
+        await manager.shutdown_kernel()
+
+
+def test_release_after_a_restart(cluster_file: Path, held: Callable[[], list[str]]) -> None:
+    manager, client = start_new_kernel(kernel_name="gpufit")
+    try:
+        before = held()
+        manager.restart_kernel(now=True)
+        client.wait_for_ready(timeout=60)
+        assert held() == before
+        run_cell(client, "%gpufit release")
+        deadline = time.monotonic() + 60
+        while manager.is_alive():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert held() == []
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel()
+
+
+def test_release_in_the_last_cell_of_a_notebook(cluster_file: Path, held: Callable[[], list[str]]) -> None:
+    done = execute(notebook("x = 20", "%gpufit release"))
+    assert "given back" in printed(done.cells[1])
+    assert held() == []
+
+
+def test_an_inventory_that_cannot_be_used_is_named(cluster_file: Path) -> None:
+    cluster_file.write_text("[[node]]\nname = 3\n")
+    with pytest.raises(GpufitError, match=r"the inventory cannot be used as it is: .*gpufit\.toml"):
+        execute(notebook("1"))
+
+
+@pytest.fixture
+def leftovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """What units leave in the directory for temporary files."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    return lambda: sorted(path.name for path in (tmp_path / "tmp").glob("gpufit-*"))
+
+
+def test_jupyter_run_says_nothing_of_its_own_and_leaves_nothing(
+    cluster_file: Path, tmp_path: Path, held: Callable[[], list[str]], leftovers: Callable[[], list[str]]
+) -> None:
+    """Its kernel is shut down as the interpreter exits, after the service has ended."""
+    (tmp_path / "program.py").write_text(SEEN)
+    command = [sys.executable, "-m", "jupyter", "run", "--kernel", "gpufit", str(tmp_path / "program.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1 small\n", "")
+    assert held() == []
+    assert leftovers() == []
+
+
+def test_nothing_is_left_of_one_that_is_killed(
+    cluster_file: Path, tmp_path: Path, held: Callable[[], list[str]], leftovers: Callable[[], list[str]]
+) -> None:
+    (tmp_path / "program.py").write_text("print('begun', flush=True)\nimport time; time.sleep(300)")
+    command = [sys.executable, "-m", "jupyter", "run", "--kernel", "gpufit", str(tmp_path / "program.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        assert len(leftovers()) == 1
+        os.killpg(process.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while held() or leftovers():
+        assert time.monotonic() < deadline, leftovers()
+        time.sleep(0.05)

@@ -267,6 +267,17 @@ def test_release_from_within_a_notebook_that_was_started_on_its_gpus(server: Jup
     until(lambda: server.kernels() == [])
 
 
+def test_release_all_from_within_a_notebook_that_was_started_on_its_gpus(
+    server: JupyterServer, shared_cluster: Cluster
+) -> None:
+    until_running(server, server.post(ALLOCATIONS, {"gpus": 1, "memory": "1GiB"}))
+    session = server.start_session("gpufit")
+    with server.client(session["kernel"]["id"]) as client:
+        assert run_cell(client, "%gpufit release --all").status == "ok"
+    until(lambda: shared_cluster.held() == [])
+    until(lambda: server.kernels() == [])
+
+
 # --- starts that fail
 
 

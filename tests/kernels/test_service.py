@@ -42,7 +42,7 @@ def test_ask_a_cluster_from_a_plain_thread(cluster_file: Path) -> None:
         assert [(node.name, len(node.gpus), node.reason) for node in nodes] == [("large", 4, None), ("small", 2, None)]
         assert gpus.call(lambda scheduler: scheduler.explain(Request(gpus=3))).node == "large"
         assert gpus.inventory_error is None
-    assert [thread.name for thread in threading.enumerate() if "gpufit" in thread.name] == []
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("gpufit service")] == []
 
 
 def test_a_kernel_without_a_server(cluster_file: Path, held: Callable[[], list[str]]) -> None:

@@ -79,6 +79,40 @@ def test_what_cannot_be_meant_names_the_value_and_where_it_comes_from(
         assert part in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [
+        ("GPUFIT_GPU", "GPUFIT_GPUS"),
+        ("GPUFIT_MEM", "GPUFIT_MEMORY"),
+        ("GPUFIT_NODES", "GPUFIT_NODE"),
+        ("GPUFIT_memory", "GPUFIT_MEMORY"),
+        ("GPUFIT_TIMEOUT", "GPUFIT_TIME"),
+    ],
+)
+def test_a_slip_in_a_variables_name_is_not_passed_over(slip: str, meant: str) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        request_from({"gpus": 1}, {slip: "2"})
+    assert f"{slip}=2" in caught.value.message
+    assert f"did you mean {meant}?" in caught.value.message
+
+
+def test_variables_that_are_no_wishes_are_none_of_its_business() -> None:
+    others = (
+        "INVENTORY",
+        "CLAIMS_DIR",
+        "TOKEN",
+        "ALLOCATION",
+        "UNIT",
+        "DIRECT",
+        "SERVER_CA",
+        "EXAMPLES",
+        "SCREENSHOTS",
+    )
+    environment = {f"GPUFIT_{other}": "x" for other in others} | {"GPUS": "7", "XGPUFIT_GPU": "7"}
+    assert request_from({"gpus": 1}, environment) == Request(gpus=1)
+    assert request_from({"gpus": 1}, {"GPUFIT_ATTACHED": "1", "GPUFIT_MODELS": "/models"}) == Request(gpus=1)
+
+
 def test_the_kernelspec_we_ship_asks_for_something() -> None:
     spec = json.loads((Path(__file__).parents[2] / "kernelspec" / "kernel.json").read_text())
     request = request_from(spec["metadata"]["kernel_provisioner"]["config"], {})

@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import signal
 import tarfile
 import time
@@ -282,10 +283,14 @@ async def test_tls(tls_engine, kernel_image, containers, kernel, evaluate, monke
         await watched.launcher.stop(unit)
 
 
-async def test_tls_without_its_files(tls_engine, containers, tmp_path):
+async def test_tls_without_its_files(tls_engine, containers, tmp_path, eventually):
     launcher = make_launcher(replace(containers.spec, docker=tls_engine.url, tls=str(tmp_path)))
-    with pytest.raises(NodeUnreachable, match="certificate"):
+    troubles = []
+    await launcher.open(print, print, troubles.append)
+    with pytest.raises(NodeUnreachable, match=r"TLS file '.*ca\.pem' is missing; gpufit.toml says tls = .*for gpu01"):
         await launcher.units()
+    await eventually(lambda: troubles, "trouble")
+    assert troubles[0].startswith(f"the TLS file '{tmp_path}/ca.pem' is missing")
     await launcher.close()
 
 
@@ -328,6 +333,37 @@ async def test_an_engine_that_comes_up_later(containers, impatient, eventually):
     assert said == []
     await asyncio.to_thread(containers.engine.start)
     await eventually(lambda: said == [[]], "its claims")
+    await launcher.close()
+
+
+async def test_an_engine_that_does_not_answer_is_trouble_until_it_does(containers, impatient, eventually):
+    engine = containers.engine
+    engine.kill()
+    launcher, troubles = make_launcher(containers.spec), []
+    await launcher.open(print, print, troubles.append)
+    try:
+        await eventually(lambda: troubles, "trouble at first")
+        assert re.fullmatch(
+            r"its Docker engine does not answer since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d: Connection refused \(tcp://.*\)",
+            troubles[0],
+        )
+        await asyncio.to_thread(engine.start)
+        await eventually(lambda: troubles[-1] is None, "the engine to answer")
+        engine.partition()
+        await eventually(lambda: troubles[-1] is not None, "the cable to be missed")
+        assert "it took too long" in troubles[-1] or "No route to host" in troubles[-1]
+        engine.heal()
+        await eventually(lambda: troubles[-1] is None, "the engine to answer again")
+    finally:
+        await launcher.close()
+
+
+async def test_an_engine_behind_an_ssh_that_is_refused_is_trouble(containers, eventually):
+    launcher, troubles = make_launcher(replace(containers.spec, docker="ssh://me@127.0.0.1:9")), []
+    await launcher.open(print, print, troubles.append)
+    await eventually(lambda: troubles, "trouble")
+    assert "does not answer since" in troubles[0]
+    assert "Connection refused" in troubles[0]
     await launcher.close()
 
 

@@ -307,3 +307,23 @@ def test_descendants_ends_with_the_living():
         with contextlib.suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGKILL)
     assert supervise.descendants(shell.pid)[shell.pid] == set()
+
+
+async def test_a_command_arrives_whole_however_little_the_pipe_takes_at_once(processes):
+    async with processes.opened() as watched:
+        unit = await watched.prepare("GPU-0")
+        process = RUNNING[unit.id]._process
+        stdin = process.stdin
+
+        class Narrow:
+            def write(self, data):
+                return stdin.write(data[:1000])
+
+            def close(self):
+                stdin.close()
+
+        process.stdin = Narrow()
+        await watched.run(unit, f"print('u' + 'p', flush=True); {'#' * 100_000}")
+        await watched.said(unit, "up")
+        await watched.launcher.stop(unit)
+        await processes.clean()

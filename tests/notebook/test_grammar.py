@@ -52,7 +52,16 @@ def test_a_request(line: str, request_: Request) -> None:
         ("request two", "'two' is not a number of GPUs; write a whole number"),
         ("request 0", "gpus is 0; ask for a whole number from 1"),
         ("request 2 --memory 16Q", "'16Q' is not a size of memory; write it like '16GiB'"),
-        ("request 2 --memory", "--memory: expected one argument"),
+        ("request 2 --memory", "--memory: expected one argument (%gpufit request --help shows how)"),
+        ("request 2 --memory 16", "'16' has no unit; write '16GiB' (%gpufit request --help shows how)"),
+        ("request 2 --memory -5GiB", "'-5GiB' is negative"),
+        ("request 2 -m -5GiB", "'-5GiB' is negative"),
+        ("request 2 --time -1h", "'-1h' is negative"),
+        ("request -2", "gpus is -2; ask for a whole number from 1"),
+        ("request 2 --memory 16 GiB", "16 GiB are two words; write 16GiB (no space), or '16 GiB'"),
+        ("request --memory=16 GiB 2", "16 GiB are two words; write 16GiB (no space), or '16 GiB'"),
+        ("request 2 --wait 2 h", "2 h are two words; write 2h (no space), or '2 h'"),
+        ("request 2 --name 3 GiB", "'GiB' is one word too many"),
         ("request 2 --time soon", "'soon' is not a duration; write it like"),
         ("request 2 3", "'3' is one word too many"),
         ("request 2 -n 3", "2 GPUs are asked, and 3 with --gpus"),
@@ -105,12 +114,18 @@ def test_mistakes_in_a_cell(line: str, said: str) -> None:
         ("%gpufit request 2 --m", ["--memory", "--model"]),
         ("%gpufit request --memory 1G --mem", []),
         ("%gpufit request --node g", ["gpu01", "gpu02"]),
+        ("%gpufit request --node=g", ["--node=gpu01", "--node=gpu02"]),
+        ("%gpufit request --model ", ["'NVIDIA A100'"]),
+        ("%gpufit request --label ", ["room=b12"]),
         ("%gpufit request --memory g", []),
+        ("%gpufit request --memory ", ["8GiB", "16GiB", "24GiB", "40GiB", "80GiB"]),
+        ("%gpufit request --memory 4", ["40GiB"]),
+        ("%gpufit request --name ", []),
         ("%gpufit attach t", ["test", "train"]),
-        ("%gpufit release ", ["eval", "test", "train"]),
-        ("%gpufit release train ", []),
-        ("%gpufit release --", ["--all"]),
-        ("%gpufit nodes ", []),
+        ("%gpufit release ", ["eval", "test", "train", "--all", "--help"]),
+        ("%gpufit release train ", ["--all", "--help"]),
+        ("%gpufit release --", ["--all", "--help"]),
+        ("%gpufit nodes ", ["--help"]),
         ("%gpufit wrong ", []),
         ("%%gpufit t", ["test", "train"]),
         ("%%gpufit train --pu", ["--pull", "--push"]),
@@ -119,7 +134,28 @@ def test_mistakes_in_a_cell(line: str, said: str) -> None:
     ],
 )
 def test_completion(before: str, found: list[str]) -> None:
-    assert complete(before, lambda: ["train", "test", "eval"], lambda: ["gpu01", "gpu02", "mig"]) == found
+    known = {
+        "name": lambda: ["train", "test", "eval"],
+        "node": lambda: ["gpu01", "gpu02", "mig"],
+        "model": lambda: ["NVIDIA A100"],
+        "label": lambda: ["room=b12"],
+    }
+    assert complete(before, known) == found
+
+
+def test_a_mistake_is_answered_with_a_line_not_with_a_page() -> None:
+    with pytest.raises(InvalidValue) as caught:
+        parse_line("request 2 --memroy 16GiB")
+    assert len(caught.value.message) < 120
+
+
+def test_help_has_a_line_to_type_for_every_verb() -> None:
+    for line in help_of().splitlines():
+        example = re.split(r"  +", line.strip())[0].partition("= ")[-1] or re.split(r"  +", line.strip())[0]
+        if example.startswith("%gpufit") and "VERB" not in example:
+            parse_line(example.removeprefix("%gpufit"))
+    for verb in VERBS:
+        assert f"%gpufit {verb}" in help_of()
 
 
 def test_every_verb_has_help() -> None:

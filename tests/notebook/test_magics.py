@@ -84,7 +84,8 @@ def test_another_request_in_an_attached_notebook_gets_another_allocation(kernel:
 
 def test_no_attach_leaves_the_cells_here(kernel: LocalKernel) -> None:
     here = kernel.run("import os; os.getpid()").value()
-    assert kernel.run("%gpufit request 1 --no-attach").ok
+    outcome = kernel.run("%gpufit request 1 --no-attach --name aside")
+    assert "Run cells on it: %gpufit attach aside" in outcome.text()
     assert kernel.run("os.getpid()").value() == here
 
 
@@ -136,22 +137,38 @@ def test_release_needs_no_name_where_it_is_clear(kernel: LocalKernel) -> None:
     assert "you hold no GPUs" in refused(kernel.run("%gpufit release"))
     kernel.run("%gpufit request 1 --name b --no-attach")
     kernel.run("%gpufit request 1 --name c --no-attach")
-    assert "you hold b, c; say which one" in refused(kernel.run("%gpufit release"))
+    assert "you hold b, c; say which one, or --all" in refused(kernel.run("%gpufit release"))
+    assert "--all" not in refused(kernel.run("%gpufit logs"))
     assert "no allocation is called 'd'" in refused(kernel.run("%gpufit release d"))
     assert kernel.run("%gpufit release b").ok
     assert ask(kernel, "[one['name'] for one in held.allocations()]") == "['c']"
+    again = kernel.run("%gpufit release b")
+    assert again.ok
+    assert "'b' is released already; it holds nothing." in again.text()
+
+
+def test_a_name_that_is_just_being_given_back_can_be_asked_for_again(kernel: LocalKernel) -> None:
+    kernel.run("%gpufit request 1 --name train --no-attach")
+    kernel.run("held.release(held.get('train')['id'])", silent=True)  # elsewhere, and it takes its time
+    assert ask(kernel, "held.get('train')['state']") == "'stopping'"
+    outcome = kernel.run("%gpufit request 2 --name train --no-attach")
+    assert outcome.ok, outcome
+    assert "The 'train' before this one is given back." in str(outcome.messages)
+    assert ask(kernel, "len(held.get('train')['gpus'])") == "2"
 
 
 def test_attach_and_detach_keep_both_kernels(kernel: LocalKernel) -> None:
     kernel.run("side = 'here'")
     kernel.run("%gpufit request 1 --name both")
     kernel.run("side = 'there'")
+    kernel.run("get_ipython()._gpufit_leaving = ('detach', 0.0)")  # as if that kernel had been asked, too
     outcome = kernel.run("%gpufit detach")
     assert "stays held. Back: %gpufit attach both" in outcome.text()
     assert kernel.run("side").value() == "'here'"
     assert "nothing to detach" in kernel.run("%gpufit detach").text()
     assert kernel.run("%gpufit attach both").ok
     assert kernel.run("side").value() == "'there'"
+    assert kernel.run("'_gpufit_leaving' in get_ipython().__dict__").value() == "False"
     assert "nothing to do" in kernel.run("%gpufit attach both").text()
 
 
@@ -180,6 +197,21 @@ def test_explain(kernel: LocalKernel) -> None:
 def test_mistakes(kernel: LocalKernel) -> None:
     assert "did you mean request?" in refused(kernel.run("%gpufit reqest 2"))
     assert "'16Q' is not a size" in refused(kernel.run("%gpufit request 2 --memory 16Q"))
+    assert "'16' has no unit; write '16GiB'" in refused(kernel.run("%gpufit request 2 --memory 16"))
+    assert ask(kernel, "held.calls") == "[]"
+
+
+def test_tables_have_numbers_and_show_sizes(kernel: LocalKernel) -> None:
+    shown = kernel.run("df = %gpufit gpus\ndf").of("execute_result")[0]["data"]
+    for text in (shown["text/plain"], shown["text/html"]):
+        assert "39 GiB" in text
+        assert "<NA>" not in text
+        assert "&lt;NA&gt;" not in text
+    assert kernel.run("int(df.memory_free.sum())").value() == str(4 * 39 * 2**30)
+    assert kernel.run("import pickle, pandas; one = pickle.loads(pickle.dumps(df)); one.equals(df)").value() == "True"
+    assert kernel.run("type(one) is type(df[['node']]) is pandas.DataFrame").value() == "True"
+    assert "n2" in kernel.run("%gpufit nodes").value()
+    assert kernel.run("%gpufit allocations").ok
 
 
 def test_python_variables_can_be_used(kernel: LocalKernel) -> None:
@@ -193,13 +225,33 @@ def test_help_and_completion(kernel: LocalKernel) -> None:
     assert "--memory" in kernel.run("%gpufit request --help").text()
     kernel.run("%gpufit request 1 --name train --no-attach")
     for line, found in (
-        ("%gpufit rel", "release"),
-        ("%gpufit release tr", "train"),
-        ("%gpufit request --mem", "--memory"),
+        ("%gpufit rel", ["release"]),
+        ("%gpufit release ", ["train", "--all", "--help"]),
+        ("%gpufit release tr", ["train"]),
+        ("%gpufit request 2 --mem", ["--memory"]),
+        ("%gpufit request 2 --m", ["--memory", "--model"]),
+        ("df = %gpufit n", ["nodes"]),
+        ("%%gpufit tr", ["train"]),
+        ("x = 1\n%gpufit lo", ["logs"]),
     ):
         reply = kernel.client.complete(line, reply=True, timeout=30)["content"]
-        assert found in reply["matches"], reply
-        assert line[: reply["cursor_start"]] + found == line[: line.rindex(" ") + 1] + found
+        assert reply["matches"] == found, reply
+        assert reply["cursor_start"] == len(line) - len(line.split(" ")[-1])
+    everything = kernel.client.complete("%gpufit ", reply=True, timeout=30)["content"]["matches"]
+    assert everything == sorted(everything)
+    assert "abs" not in everything
+    # ... and elsewhere all is as it was.
+    assert "import" in kernel.client.complete("impor", reply=True, timeout=30)["content"]["matches"]
+
+
+def test_tab_does_not_wait_for_a_server_that_does_not_answer(kernel: LocalKernel) -> None:
+    kernel.run("import threading; gate = threading.Event()", silent=True)
+    kernel.run("held._real, held.allocations = held.allocations, lambda **_: gate.wait() and held._real()", silent=True)
+    try:
+        reply = kernel.client.complete("%gpufit release ", reply=True, timeout=30)["content"]
+        assert "--all" in reply["matches"]
+    finally:
+        kernel.run("gate.set(); del held.allocations", silent=True)
 
 
 # --- one cell
@@ -242,6 +294,18 @@ def test_push_and_pull(kernel: LocalKernel) -> None:
     [
         ("", "--push nothing", "", "no variable 'nothing' in this kernel"),
         ("", "--pull nothing", "", "no variable 'nothing' in the allocation's kernel"),
+        (
+            "f = lambda: 1",
+            "--push f",
+            "",
+            "'f' is defined in a cell, and the allocation's kernel did not run that cell",
+        ),
+        (
+            "def h(): pass",
+            "--push h",
+            "",
+            "'h' is defined in a cell, and the allocation's kernel did not run that cell",
+        ),
         ("g = (i for i in [1])", "--push g", "", "'g' (generator) cannot be pickled: cannot pickle 'generator' object"),
         (
             "class Mine: pass\nm = Mine()",
@@ -272,6 +336,33 @@ def test_what_cannot_travel_is_named(kernel: LocalKernel, setup: str, line: str,
     assert outcome.reply["ename"] == "CannotTravel", outcome
     assert said in outcome.reply["evalue"]
     assert "jupyter_gpufit/" not in "\n".join(outcome.reply["traceback"])
+
+
+@pytest.mark.parametrize(
+    ("setup", "said"),
+    [
+        ("f = lambda: 1", "'<lambda>' is defined in a cell, and a new allocation's kernel has run none"),
+        ("def f(): pass", "'f' is defined in a cell"),
+        ("class Mine: pass\nf = [{1: Mine()}]", "'Mine' is defined in a cell"),
+        ("f = (i for i in [1])", "'f' (generator) cannot be pickled"),
+    ],
+)
+def test_nothing_is_started_for_what_cannot_travel(kernel: LocalKernel, setup: str, said: str) -> None:
+    kernel.run(setup)
+    outcome = kernel.run("%%gpufit -n 1 --push f\nf")
+    assert outcome.reply["ename"] == "CannotTravel", outcome
+    assert said in outcome.reply["evalue"]
+    assert ask(kernel, "held.calls") == "[]"
+    assert kernel.run("import fractions\nf = fractions.Fraction(1, 3)\nk = len").ok
+    assert kernel.run("%%gpufit -n 1 --push f,k\nk([f]) + f").value() == "Fraction(4, 3)"
+
+
+def test_release_all_in_a_block_of_a_forwarded_cell(kernel: LocalKernel) -> None:
+    kernel.run("%gpufit request 1 --name other --no-attach")
+    kernel.run("%gpufit request 1 --name here")
+    ask_ = "create_comm(target_name='jupyter_gpufit', data={'action': 'release', 'all': True})"  # as the %gpufit there
+    assert kernel.run(f"from comm import create_comm\nif True:\n    {ask_}").ok
+    assert ask(kernel, "held.allocations()") == "[]"
 
 
 def test_unloading_stops_forwarding_and_gives_nothing_to_the_shell(kernel: LocalKernel) -> None:

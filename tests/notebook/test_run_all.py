@@ -67,6 +67,14 @@ def kernels_of_allocations() -> list[int]:
     return found
 
 
+def none_left() -> bool:
+    """Whether they all go: the kernel that released them may still be about to end."""
+    deadline = time.monotonic() + 60
+    while kernels_of_allocations() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not kernels_of_allocations()
+
+
 def test_every_cell_after_the_request_runs_on_the_allocation() -> None:
     notebook = run_all(
         "%load_ext jupyter_gpufit\nimport os\nhome = os.getpid()",
@@ -90,13 +98,13 @@ def test_every_cell_after_the_request_runs_on_the_allocation() -> None:
     assert rich.outputs[0].data["text/html"] == "<b>rich</b>"
     assert text(local) == "True\n"
     assert text(table) == "6 6\n"
-    assert kernels_of_allocations() == []
+    assert none_left()
 
 
 def test_an_error_there_stops_run_all_and_nothing_is_left_behind() -> None:
     with pytest.raises(CellExecutionError, match=r"ZeroDivisionError.*division by zero"):
         run_all("%load_ext jupyter_gpufit", "%gpufit request 1 --memory 1GiB", "1 / 0", "never = 1")
-    assert kernels_of_allocations() == []
+    assert none_left()
 
 
 def test_what_never_fits_stops_run_all_with_the_reason() -> None:
@@ -106,7 +114,7 @@ def test_what_never_fits_stops_run_all_with_the_reason() -> None:
 
 def test_a_kernel_that_ends_gives_everything_back() -> None:
     run_all("%load_ext jupyter_gpufit", "%gpufit request 1 --memory 1GiB", "x = 1")
-    assert kernels_of_allocations() == []
+    assert none_left()
 
 
 def test_the_quick_start() -> None:

@@ -196,7 +196,8 @@ def test_figures_are_always_possible(now: float, reserved: int, options: str) ->
     ("spec", "says"),
     [
         ("simulated:", "write it like"),
-        ("simulated:4xA100", "there are A10-24GB"),
+        ("simulated:4xA100", "did you mean A100-40GB or A100-80GB"),
+        ("simulated:4xZ999", "there are A10-24GB"),
         ("simulated:0xA100-40GB", "0 GPUs"),
         ("simulated:2000xA100-40GB", "2000 GPUs"),
         ("simulated:-1xA100-40GB", "write it like"),

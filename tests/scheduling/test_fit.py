@@ -136,6 +136,8 @@ def test_a_shared_request_joins_others_where_memory_fits() -> None:
         ({"node": "GPU01"}, "its name is not 'GPU01'"),
         ({"labels": {"room": "b13"}}, "its label 'room' is 'b12', 'b13' asked"),
         ({"labels": {"room": "b12", "rack": "1"}}, "it has no label 'rack', '1' asked"),
+        ({"model": "H100"}, "no GPU of model 'H100' (it has NVIDIA A100-SXM4-40GB)"),
+        ({"model": "A100*"}, "no GPU of model 'A100*' (it has NVIDIA A100-SXM4-40GB)"),
         ({"model": "*H100*"}, "no GPU of model '*H100*' (it has NVIDIA A100-SXM4-40GB)"),
     ],
 )
@@ -145,7 +147,9 @@ def test_what_the_person_wished_leaves_nodes_out_for_good(wish: dict[str, Any], 
     assert select([where], Request(**wish)).never
 
 
-@pytest.mark.parametrize("wish", [{"node": "gpu0?"}, {"labels": {"room": "b12"}}, {"model": "*a100*"}])
+@pytest.mark.parametrize(
+    "wish", [{"node": "gpu0?"}, {"labels": {"room": "b12"}}, {"model": "*a100*"}, {"model": "a100"}]
+)
 def test_wishes_that_are_met(wish: dict[str, Any]) -> None:
     assert select([node("gpu01", 40, labels={"room": "b12", "rack": "1"})], Request(**wish)).node == "gpu01"
 
@@ -252,25 +256,46 @@ def test_the_summary_and_the_error_tell_not_now_from_never() -> None:
         "No node of this cluster could ever give 2 GPUs with 80 GiB each of model '*A100*', however empty."
     )
     assert type(never.refusal()) is NeverFits
-    assert select([], Request()).summary() == "1 GPU with 0 B: the cluster has no nodes."
+    assert select([], Request()).summary() == "1 GPU: the cluster has no nodes."
     fits = select(nodes, Request(memory="8G"))
-    assert fits.summary() == "1 GPU with 8 GiB: a, GPU-a-0."
+    assert fits.summary() == "1 GPU with 8 GiB: a, GPU 0."
     with pytest.raises(ValueError, match="was placed, on a"):
         fits.refusal()
+
+
+def test_a_name_of_a_node_that_is_misspelt_is_said() -> None:
+    nodes = [node("atlas", 10, 10), node("zeus", 10)]
+    refusal = select(nodes, Request(node="atlsa")).refusal()
+    assert type(refusal) is NeverFits
+    assert "There is no node 'atlsa'; did you mean 'atlas'?" in refusal.message
+    assert "There is no node 'q'." in select(nodes, Request(node="q")).summary()
+    assert "There is no node" not in select(nodes, Request(node="q*")).summary(), "a pattern is no name"
+    assert "There is no node" not in select(nodes, Request(node="zeus", memory="99G")).summary()
+
+
+def test_chosen_gpus_are_shown_by_index_and_mig_instances_by_uuid() -> None:
+    three = select([node("a", 9, 40, 40, 40)], Request(gpus=3, memory="16G"))
+    assert three.summary() == "3 GPUs with 16 GiB each: a, GPUs 1, 2 and 3."
+    assert three.gpus == ("GPU-a-1", "GPU-a-2", "GPU-a-3"), "programs get uuids"
+    mixed = select([node("a", 40, 9)], Request(gpus=2, memory=["4G", "16G"]))
+    assert mixed.summary().endswith("a, GPUs 1 and 0."), "in the order of what was asked of each"
+    parts = tuple(gpu(f"MIG-{at}", 9, parent="GPU-0", card="GPU-0") for at in range(2))
+    instance = select([Node(name="n", gpus=parts, age=1.0)], Request(memory="4G"))
+    assert instance.summary() == "1 GPU with 4 GiB: n, GPU-MIG-0."
 
 
 def test_the_table_has_the_chosen_node_first_and_the_hopeless_last() -> None:
     nodes = [node("d", 9), node("c", 40, 9), node("b", 40, 40, 40), node("a", 40, 40)]
     decision = select(nodes, Request(gpus=2, memory="16G"))
     assert decision.table() == [
-        {"node": "a", "stage": None, "why": "chosen: GPU-a-0, GPU-a-1"},
+        {"node": "a", "stage": None, "why": "chosen: GPUs 0 and 1"},
         {"node": "b", "stage": None, "why": "fits too; number 2 in the order"},
         {"node": "c", "stage": 4, "why": "GPU-c-1 has 9 GiB free, 16 GiB asked"},
         {"node": "d", "stage": 1, "why": "1 idle GPU, 2 asked"},
     ]
     assert str(decision).splitlines()[2:] == [
         "node  stage  why",
-        "a     fits   chosen: GPU-a-0, GPU-a-1",
+        "a     fits   chosen: GPUs 0 and 1",
         "b     fits   fits too; number 2 in the order",
         "c     4      GPU-c-1 has 9 GiB free, 16 GiB asked",
         "d     1      1 idle GPU, 2 asked",

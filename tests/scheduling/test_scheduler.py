@@ -646,7 +646,68 @@ async def test_a_stale_view_of_the_cluster_does_not_lead_to_a_gpu_held_twice() -
             await lab.request()
 
 
+async def test_an_image_where_there_are_none() -> None:
+    plain = NodeSpec(name="a")
+    async with Lab(node("a"), specs=(plain,)) as lab:
+        with pytest.raises(ImageRefused) as refused:
+            await lab.request(image="lab/x")
+        assert refused.value.message == (
+            "image 'lab/x' cannot be used: a runs plain processes, without images; leave the image out"
+        )
+    docker = NodeSpec(name="b", docker="ssh://b", image="lab/b", images=("ok/*",))
+    async with Lab(node("a"), node("b"), specs=(plain, docker)) as lab:
+        with pytest.raises(ImageRefused) as refused:
+            await lab.request(image="lab/x")
+        assert refused.value.message == (
+            "no node allows the image 'lab/x' (b: it allows only the images lab/b, ok/*); "
+            "ask for one that is allowed, or leave the image out"
+        )
+
+
 # --- nodes that do not answer, units that do not go
+
+
+async def test_nothing_is_placed_where_the_engine_does_not_answer_until_it_does() -> None:
+    async with Lab(node("a"), node("b", 4)) as lab:
+        running = await lab.running(gpus=1)
+        assert running.node == "a"
+        await eventually(lambda: all(launcher.on_trouble for launcher in lab.launchers))
+        [launcher] = [launcher for launcher in lab.launchers if launcher.node == "a"]
+        launcher.on_trouble("its Docker engine does not answer since noon: Connection refused")
+        assert lab.scheduler.nodes()[0].reason == "its Docker engine does not answer since noon: Connection refused"
+        decision = lab.scheduler.explain(Request(gpus=1))
+        assert decision.node == "b"
+        assert "Connection refused" in decision.stages[0].rejected["a"]
+        with pytest.raises(NoFit, match="No node has"):
+            await lab.request(gpus=1, node="a")
+        assert lab.scheduler.get(running.id).state is State.RUNNING
+        waiting = await lab.request(gpus=1, node="a", wait=60)
+        assert waiting.state is State.PENDING
+        launcher.on_trouble(None)
+        assert (await lab.until(waiting.id, "running")).node == "a"
+        assert lab.scheduler.get(running.id).state is State.RUNNING
+
+
+async def test_what_was_said_of_an_engine_is_not_said_of_the_next_one() -> None:
+    async with Lab(node("a")) as lab:
+        await eventually(lambda: lab.launchers[0].on_trouble is not None)
+        old = lab.launchers[0]
+        old.on_trouble("its Docker engine does not answer")
+        lab.cluster.put(node("a"), NodeSpec(name="a", docker="ssh://elsewhere"))
+        assert lab.scheduler.nodes()[0].reason is None
+        old.on_trouble("its Docker engine does not answer")
+        assert lab.scheduler.nodes()[0].reason is None, "the old launcher has no say any more"
+
+
+async def test_a_node_whose_launcher_cannot_be_opened_says_so() -> None:
+    class Broken(Lab):
+        def _launcher(self, spec: NodeSpec):
+            raise InvalidValue("docker is of no use")
+
+    async with Broken(node("a")) as lab:
+        assert lab.scheduler.nodes()[0].reason == "docker is of no use"
+        with pytest.raises(NoFit):
+            await lab.request()
 
 
 async def test_gpus_of_a_node_that_does_not_answer_stay_reserved_until_it_does() -> None:

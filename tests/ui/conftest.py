@@ -16,6 +16,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.browser)
+            item.add_marker(pytest.mark.timeout(600))  # a browser on a busy machine takes its time
 
 
 # pytest-jupyter has both for every test; they cannot go with Playwright, whose loop runs all the time.

@@ -7,6 +7,10 @@ finds itself in such a kernel. It cannot reach the Jupyter server; it asks by op
 for.
 
     comm_open  target_name "jupyter_gpufit"  data {"action": "detach" | "release", "allocation": id}
+    ... with "all": true for `release --all`: all that the same person holds
+
+Until that is done (the notebook leaves once this kernel has nothing left to do) the cells that are sent here meanwhile
+run here. One that counts on GPUs beyond that must not: `request` and the like say so, and *Run All* stops.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import argparse
 import os
 import re
 import shlex
+import time
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, NoReturn
@@ -23,12 +28,23 @@ TARGET = "jupyter_gpufit"
 LOCAL_ONLY = ("nodes", "gpus", "allocations", "explain", "attach", "logs")
 VERBS = ("request", "detach", "release", *LOCAL_ONLY)
 
+OPTIONS = {
+    "request": ("--memory", "--name", "--help"),
+    "release": ("--all", "--help"),
+    "": ("--help",),
+}
+"""What can be completed after a verb; after the others what the last entry has."""
+
+LEAVES_WITHIN = 20.0
+"""Seconds of idleness after which a `release` or `detach` that was asked for is done, or was never heard."""
+
 HELP = """%gpufit in a kernel that runs on the GPUs:
 
     %gpufit                     what this kernel holds
     %gpufit detach              back to the notebook's local kernel; the GPUs stay held, and so do this kernel's
                                 variables
     %gpufit release             give the GPUs back, and back to the local kernel
+    %gpufit release --all       ... and give back everything else that you hold
     %gpufit request N …         nothing to do if that is what this kernel holds
     %%gpufit                    the cell runs here, where every cell of this notebook runs
 
@@ -50,19 +66,63 @@ class Held:
     def __str__(self) -> str:
         noun = "GPU" if len(self.gpus) == 1 else "GPUs"
         sizes = sorted(set(self.memory))
+        if not any(sizes):
+            return f"{len(self.gpus)} {noun} on {self.node}"
         each = "" if len(self.gpus) == 1 or len(sizes) > 1 else " each"
         return f"{len(self.gpus)} {noun} with {', '.join(size_text(size) for size in sizes)}{each} on {self.node}"
 
 
+class Leaving:
+    """What was asked for last, until it is done: `release` or `detach`. Kept on the shell, which outlives a reload.
+
+    Nobody tells this kernel that it is done. A kernel that goes on, and was idle for long since, has stayed (or come
+    back: then whoever attaches a notebook to it takes the mark away, see `notebook/forward.py`).
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+
+    def begin(self, action: str) -> None:
+        """The server was asked."""
+        self._shell.__dict__[MARK] = (action, None)
+
+    def refuse(self, held: Held) -> None:
+        """Raises `UsageError` if this kernel is about to be left."""
+        action, _ = self._shell.__dict__.get(MARK, (None, None))
+        if action == "release":
+            usage(f"{held.name!r} is being given back; run this again in a moment")
+        if action == "detach":
+            usage(
+                f"this notebook is about to return to its local kernel ({held.name!r} stays held); run this again in a "
+                "moment"
+            )
+
+    def before_cell(self, *_: object) -> None:
+        """Called by IPython."""
+        action, idle_since = self._shell.__dict__.get(MARK, (None, None))
+        if action is not None and idle_since is not None and time.monotonic() - idle_since > LEAVES_WITHIN:
+            del self._shell.__dict__[MARK]
+
+    def after_cell(self, *_: object) -> None:
+        """Called by IPython."""
+        if MARK in self._shell.__dict__:
+            self._shell.__dict__[MARK] = (self._shell.__dict__[MARK][0], time.monotonic())
+
+
+MARK = "_gpufit_leaving"
+
+
 def load_ipython_extension(shell: Any) -> None:
     """`%load_ext jupyter_gpufit`, and `launch.py` at the kernel's start. Registering once more changes nothing."""
-    held = Held(os.environ)
+    unload_ipython_extension(shell)
+    held, leaving = Held(os.environ), Leaving(shell)
 
     def gpufit(line: str) -> None:
-        run(held, line)
+        run(held, line, leaving)
 
     def gpufit_cell(line: str, cell: str) -> None:
         # Only what `run_here` has left alone comes here.
+        leaving.refuse(held)
         usage(
             f"%%gpufit {line.strip()}: this kernel holds {held.name!r} alone; cells for another allocation, or GPUs of "
             f"their own, run from the local kernel. {way_back(held)}"
@@ -71,10 +131,11 @@ def load_ipython_extension(shell: Any) -> None:
     gpufit.__doc__ = HELP
     shell.register_magic_function(gpufit, "line", "gpufit")
     shell.register_magic_function(gpufit_cell, "cell", "gpufit")
-    transforms = shell.input_transformers_cleanup
-    transforms[:] = [transform for transform in transforms if getattr(transform, "gpufit", None) is None]
-    transforms.append(run_here(held))
-    shell.set_hook("complete_command", lambda _shell, _event: list(VERBS), str_key="%gpufit")
+    shell.input_transformers_cleanup.append(run_here(held))
+    for event, callback in (("pre_run_cell", leaving.before_cell), ("post_run_cell", leaving.after_cell)):
+        shell.events.register(event, callback)
+    shell.__dict__["_gpufit_bootstrap"] = leaving
+    complete_with(shell, lambda before: completions(held, before))
 
 
 def unload_ipython_extension(shell: Any) -> None:
@@ -83,6 +144,11 @@ def unload_ipython_extension(shell: Any) -> None:
     transforms[:] = [transform for transform in transforms if getattr(transform, "gpufit", None) is None]
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("gpufit", None)
+    leaving = shell.__dict__.pop("_gpufit_bootstrap", None)
+    if leaving is not None:
+        for event, callback in (("pre_run_cell", leaving.before_cell), ("post_run_cell", leaving.after_cell)):
+            shell.events.unregister(event, callback)
+    complete_no_longer(shell)
 
 
 def run_here(held: Held) -> Callable[[list[str]], list[str]]:
@@ -108,9 +174,10 @@ def run_here(held: Held) -> Callable[[list[str]], list[str]]:
 
 
 PUSHES = ("--push", "--pull")  # of no effect: the names are here, and stay here
+HELPS = {"-h", "--help"}
 
 
-def run(held: Held, line: str) -> None:
+def run(held: Held, line: str, leaving: Leaving) -> None:
     """One `%gpufit …` line."""
     try:
         words = shlex.split(line)
@@ -119,22 +186,26 @@ def run(held: Held, line: str) -> None:
     verb, rest = (words[0], words[1:]) if words else ("", [])
     if verb == "":
         show(held)
+    elif verb in ("help", "-h", "--help", "?") or HELPS.intersection(rest):
+        print(HELP)
     elif verb == "request":
+        leaving.refuse(held)
         request(held, rest)
     elif verb == "release":
-        release(held, rest)
+        release(held, rest, leaving)
     elif verb == "detach":
         if held.direct:
             usage(
                 "this notebook was started on the GPUs, and has no local kernel to go back to; "
                 "choose one with Kernel > Change Kernel…"
             )
-        ask("detach", held)
+        leaving.refuse(held)
+        ask("detach", held, leaving)
         print("Once this cell is done the notebook returns to its local kernel; its GPUs stay held.")
     elif verb in LOCAL_ONLY:
-        print(f"%gpufit {verb} works in the local kernel. {way_back(held)}")
-    elif verb in ("help", "-h", "--help", "?"):
-        print(HELP)
+        leaving.refuse(held)
+        # An error, not a remark: `df = %gpufit gpus` would go on with nothing in df.
+        usage(f"%gpufit {verb} works in the local kernel. {way_back(held)}")
     else:
         usage(f"%gpufit has no verb {verb!r}; it knows: {', '.join(VERBS)}")
 
@@ -143,19 +214,26 @@ def show(held: Held) -> None:
     """`%gpufit` alone."""
     print(f"This kernel holds {held}, as allocation {held.name!r}:")
     for uuid, size in zip(held.gpus, held.memory):  # noqa: B905  (Python 3.8)
-        print(f"    {uuid}  {size_text(size)}")
+        print(f"    {uuid}  {size_text(size) if size else ''}".rstrip())
     print(way_back(held))
 
 
-def release(held: Held, words: list[str]) -> None:
+def release(held: Held, words: list[str], leaving: Leaving) -> None:
     """`%gpufit release`."""
     names = [word for word in words if not word.startswith("-")]
+    unknown = [word for word in words if word.startswith("-") and word != "--all"]
+    if unknown:
+        usage(f"there is no option {unknown[0]} (%gpufit release --help shows how)")
+    everything = "--all" in words
+    if everything and names:
+        usage(f"--all and {names[0]!r}; say one of them")
     if names not in ([], [held.name], [held.allocation]):
         others = " ".join(names)
         usage(f"this kernel holds {held.name!r} alone; {others!r} is released from the local kernel. {way_back(held)}")
-    ask("release", held)
+    ask("release", held, leaving, everything)
     where = "this kernel ends" if held.direct else "the notebook returns to its local kernel"
-    print(f"Once this cell is done the GPUs are given back, and {where}.")
+    what = "all GPUs that you hold" if everything else "the GPUs"
+    print(f"Once this cell is done {what} are given back, and {where}.")
 
 
 def request(held: Held, words: list[str]) -> None:
@@ -176,11 +254,15 @@ def request(held: Held, words: list[str]) -> None:
     )
 
 
-def ask(action: str, held: Held) -> None:
+def ask(action: str, held: Held, leaving: Leaving, everything: bool = False) -> None:
     """Ask the Jupyter server, which listens to what this kernel publishes."""
     from comm import create_comm
 
-    create_comm(target_name=TARGET, data={"action": action, "allocation": held.allocation})
+    data: dict[str, Any] = {"action": action, "allocation": held.allocation}
+    if everything:
+        data["all"] = True
+    create_comm(target_name=TARGET, data=data)
+    leaving.begin(action)
 
 
 def way_back(held: Held) -> str:
@@ -188,6 +270,74 @@ def way_back(held: Held) -> str:
     if held.direct:
         return "To give them back: %gpufit release, or shut this kernel down."
     return "To go back: %gpufit detach (the GPUs stay held) or %gpufit release (they are given back)."
+
+
+# --- completion
+
+
+LINE = re.compile(r"""\s*(?:[\w.,\s\[\]'"]+=(?!=)\s*)?(%gpufit\s.*)""")
+CELL = re.compile(r"(%%gpufit\s.*)")
+
+
+def words_before(text: str, line: int, column: int) -> str | None:
+    """The `%gpufit …` (or `%%gpufit …`, in the first line) that the cursor is at the end of, if it is."""
+    before = text.split("\n")[line][:column]
+    match = (CELL.fullmatch(before) if line == 0 else None) or LINE.fullmatch(before)
+    return None if match is None else match[1]
+
+
+def complete_with(shell: Any, find: Callable[[str], list[str]]) -> None:
+    """Complete what follows `%gpufit` and `%%gpufit` with what `find` gives for it (up to the cursor), and nothing else
+    beside. Also called by the local kernel's magics.
+
+    As a matcher of IPython's second API: what a `complete_command` hook gives is drowned by all names of Python.
+    """
+    completer = getattr(shell, "Completer", None)
+    try:
+        from IPython.core.completer import SimpleCompletion, context_matcher
+    except ImportError:  # before IPython 8.6
+        for key in ("%gpufit", "%%gpufit"):
+            shell.set_hook(
+                "complete_command",
+                lambda _shell, event: find(getattr(event, "text_until_cursor", "") or event.line),
+                str_key=key,
+            )
+        return
+    if completer is None:
+        return
+    complete_no_longer(shell)
+
+    @context_matcher(priority=100, identifier="jupyter_gpufit")  # type: ignore[untyped-decorator]
+    def gpufit(context: Any) -> Any:
+        before = words_before(context.full_text, context.cursor_line, context.cursor_position)
+        if before is None:
+            return {"completions": [], "suppress": False}
+        word = "" if before[-1].isspace() else before.split()[-1]
+        found = [SimpleCompletion(text, type="gpufit") for text in find(before)]
+        return {"completions": found, "suppress": bool(found), "matched_fragment": word, "ordered": True}
+
+    completer.custom_matchers.append(gpufit)
+
+
+def complete_no_longer(shell: Any) -> None:
+    """Undo `complete_with`. Idempotent."""
+    matchers = getattr(getattr(shell, "Completer", None), "custom_matchers", None)
+    if matchers is not None:
+        matchers[:] = [one for one in matchers if getattr(one, "matcher_identifier", None) != "jupyter_gpufit"]
+
+
+def completions(held: Held, before: str) -> list[str]:
+    """What the last word of `before` can become, in this kernel."""
+    words = before.split()
+    word = "" if before[-1:].isspace() else words.pop()
+    if words[0] == "%%gpufit":
+        known = [held.name, *PUSHES]
+    elif len(words) == 1:
+        known = list(VERBS)
+    else:
+        known = [held.name] if words[1] == "release" and len(words) == 2 else []
+        known += OPTIONS.get(words[1], OPTIONS[""])
+    return [one for one in known if one.startswith(word) and one not in words]
 
 
 class Parser(argparse.ArgumentParser):
@@ -207,10 +357,12 @@ def usage(message: str) -> NoReturn:
 
 def size_bytes(text: str) -> int:
     """Bytes meant by `"16GiB"`, as `jupyter_gpufit.memory` reads them."""
-    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(?:([kmgt])(ib|i|b)?|b)?", text.strip(), re.IGNORECASE | re.ASCII)
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(?:([kmgt])(ib|i|b)?|(b))?", text.strip(), re.IGNORECASE | re.ASCII)
     if match is None:
         usage(f"{text!r} is not a size of memory; write it like '16GiB'")
-    number, unit, suffix = match.groups()
+    number, unit, suffix, plain = match.groups()
+    if not (unit or plain) and Fraction(number):
+        usage(f"{text!r} has no unit; write '{number}GiB'")
     base = 1000 if (suffix or "").lower() == "b" else 1024
     return int(Fraction(number) * base ** ("kmgt".index(unit.lower()) + 1 if unit else 0))
 

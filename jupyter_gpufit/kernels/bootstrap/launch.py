@@ -17,6 +17,7 @@ IMAGE_UNUSABLE = 90
 SAYS = "gpufit: "
 ENCRYPTS_SINCE = (7, 4)
 ALLOW_PLAINTEXT = "--allow-plaintext"
+NO_NEWS = "Kernel is running over TCP without encryption"
 
 
 def main(arguments: list[str]) -> None:
@@ -94,6 +95,7 @@ def run(kernel: list[str], notice_file: str) -> None:
     from ipykernel.kernelapp import IPKernelApp
 
     app: Any = IPKernelApp.instance()
+    silence(app)
     app.initialize(kernel[2:])
     # Not through IPython's extension manager: `%load_ext jupyter_gpufit` in a notebook would say it is loaded already.
     from jupyter_gpufit import load_ipython_extension
@@ -103,6 +105,27 @@ def run(kernel: list[str], notice_file: str) -> None:
         with open(notice_file) as file:
             say_once(app.shell, file.read())
     app.start()
+
+
+def silence(app: Any) -> None:
+    """Keep out of the unit's log what ipykernel tells people who start a kernel by hand: that Ctrl-C will not work, and
+    that nothing is encrypted. Whoever started this unit decided that: what stays on one machine is not.
+    """
+
+    def is_news(record: Any) -> bool:
+        return not str(record.msg).startswith(NO_NEWS)
+
+    def without_a_word(tell: Any = app.log_connection_info) -> None:
+        stdout = sys.__stdout__
+        with open(os.devnull, "w") as nowhere:
+            sys.__stdout__ = nowhere  # type: ignore[misc]  # what it prints to
+            try:
+                tell()
+            finally:
+                sys.__stdout__ = stdout  # type: ignore[misc]
+
+    app.log.addFilter(is_news)
+    app.log_connection_info = without_a_word
 
 
 def say_once(shell: Any, notice: str) -> None:

@@ -1,0 +1,108 @@
+"""The part of the state machine that begins things: the steps an allocation takes, whatever event led to them.
+
+    place → prepare a unit → … → end: wind down, one step at a time, until nothing is left
+
+What event leads to which step is in `allocations.py`.
+"""
+
+from __future__ import annotations
+
+from ..durations import format_duration
+from ..models import EndReason, Launch, Progress, State
+from . import events as ev
+from .bookkeeping import Books
+from .entries import CANCELLABLE, UNIT_WORK, Entry
+from .events import Work
+
+__all__ = ["Steps"]
+
+
+class Steps(Books):
+    """Base of `Ledger`."""
+
+    def _place(self, entry: Entry) -> None:
+        self._begin(entry, Work.PLACE, ev.Place(id=entry.id, attempt=entry.places, avoid=entry.avoid))
+        entry.places += 1
+
+    def _prepare(self, entry: Entry) -> None:
+        now = entry.allocation
+        assert now.node is not None
+        entry.units += 1
+        entry.tries += 1
+        lifetime = now.request.time
+        launch = Launch(
+            allocation=now.id,
+            scheduler=self.scheduler,
+            owner=now.owner,
+            name=f"gpufit-{now.name}-{now.id}-{entry.units}",
+            gpus=dict(zip(now.gpus, now.memory, strict=True)),
+            shared=now.request.shared,
+            image=now.request.image,
+            kernel=now.kernel_id,
+            expires=now.expires or (None if lifetime is None else self._now + float(lifetime)),
+            host_ports=entry.ports,
+            cards=entry.cards,
+            totals=entry.totals,
+        )
+        self._set(entry, progress=Progress(phase="creating"))
+        # the pause before a try elsewhere is `Place`'s; a restart has no `Place`
+        attempt = entry.tries - 1 if now.state is State.RUNNING else 0
+        self._begin(entry, Work.PREPARE, ev.Prepare(id=entry.id, launch=launch, node=now.node, attempt=attempt))
+
+    def _vacant(self, entry: Entry) -> None:
+        """It holds its GPUs and has no unit that is any use: somebody restarts it soon, or it ends."""
+        entry.stop_wanted = entry.restarting = False
+        self._set(entry, progress=None)
+        self._deadline(entry, "restart", self.limits.restart_within)
+
+    def _stop_unit(self, entry: Entry) -> None:
+        assert entry.allocation.node is not None
+        entry.deadlines.pop("launch", None)
+        unit = None if entry.unsure else entry.unit
+        self._begin(entry, Work.STOP_UNIT, ev.StopUnit(id=entry.id, node=entry.allocation.node, unit=unit))
+
+    def _end(self, entry: Entry, reason: EndReason, message: str, patient: bool = False) -> None:
+        """Begin to end it. `patient`: its `KernelHost.start` is about to come back by itself."""
+        if not entry.live:
+            return
+        entry.restarting, entry.waiting, entry.deadlines, entry.said = False, False, {}, message
+        self._set(entry, state=State.STOPPING, reason=reason, message=message, progress=None)
+        self._cancel(entry, *CANCELLABLE - ({Work.START_KERNEL} if patient else set()))
+        if Work.START_KERNEL in entry.busy:
+            entry.kernel_cancelled = not patient
+            self._deadline(entry, "kernel", self.limits.kernel_within)
+        self._wind_down(entry)
+
+    def _wind_down(self, entry: Entry) -> None:
+        """The next step of an ending."""
+        if entry.stop_wanted and entry.unit is not None and not entry.busy & UNIT_WORK:
+            self._stop_unit(entry)  # `KernelHost.start` or `stop` waits for it
+        elif entry.busy or "retry" in entry.deadlines:
+            pass
+        elif entry.kernel_up and entry.allocation.kernel_id is not None:
+            entry.kernel_up = False
+            self._begin(entry, Work.STOP_KERNEL, ev.StopKernel(id=entry.id, kernel_id=entry.allocation.kernel_id))
+        elif entry.allocation.node is not None and (entry.unit is not None or entry.unsure):
+            self._stop_unit(entry)
+        else:
+            entry.deadlines = {}
+            self._set(entry, state=State.ENDED, ended=self._now, progress=None)
+
+    def _insist(self, entry: Entry) -> None:
+        """`KernelHost.start` does not come back: cancel it; if that does not help either, go on without it."""
+        if entry.kernel_cancelled:
+            entry.busy.discard(Work.START_KERNEL)
+        else:
+            entry.kernel_cancelled = True
+            self._cancel(entry, Work.START_KERNEL)
+            self._deadline(entry, "kernel", self.limits.kernel_within)
+
+    def _give_up(self, entry: Entry, silent: float) -> None:
+        kept = f"{entry.said}; " if entry.said else ""
+        message = (
+            f"{kept}node {entry.allocation.node!r} did not answer for {format_duration(silent)}; "
+            "what may still run there is removed when it is back"
+        )
+        entry.unsure = False
+        self._set(entry, reason=EndReason.NODE_LOST, message=message, unit=None)
+        self._wind_down(entry)
