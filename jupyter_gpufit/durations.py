@@ -21,6 +21,8 @@ def parse_duration(value: str | int | float) -> float:
     hint = "write it like '90s', '10m', '2h' or '1d12h'"
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise InvalidValue(f"{value!r} is not a duration; {hint}")
+    if isinstance(value, str) and len(value) > 64:
+        raise InvalidValue(f"{value[:20]!r}… is not a duration; {hint}")
     if isinstance(value, str):
         text, seconds, at = value.strip(), 0.0, 0
         if text[:1] == "-" and _PART.match(text[1:].lstrip()):

@@ -18,6 +18,7 @@ _EXPONENTS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:([kmgt])(ib|i|b)?|(b))?\s*", re.IGNORECASE | re.ASCII)
 _BELOW_ZERO = re.compile(r"\s*-\s*[\d.]")
 _LARGEST = 2**60
+_LONGEST_TEXT = 64
 
 
 def parse_memory(value: str | int) -> int:
@@ -31,6 +32,8 @@ def parse_memory(value: str | int) -> int:
     if isinstance(value, int):
         size = value
     else:
+        if len(value) > _LONGEST_TEXT:
+            raise InvalidValue(f"{value[:20]!r}… is not a size of memory; write it like '16GiB'")
         match = _SIZE.fullmatch(value)
         if match is None:
             if _BELOW_ZERO.match(value):

@@ -41,6 +41,7 @@ __all__ = [
 
 T = TypeVar("T")
 
+MAX_TEXT = 512  # characters of an image, a glob or a label; nothing real is longer
 MAX_GPUS = 1024  # per request; far above any one machine, low enough that nothing of that size hurts
 
 
@@ -201,6 +202,10 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
                 put(self, wish, parse_duration(value))
         if self.name is not None:
             _check_name(self.name)
+        for key in ("image", "node", "model"):
+            _check_length(key, getattr(self, key))
+        for label in (*self.labels.keys(), *self.labels.values()):
+            _check_length("a label", label)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -357,6 +362,11 @@ def decode(data: bytes | str, type: type[T]) -> T:  # the field's own word
     except msgspec.DecodeError as error:  # ValidationError included
         cause = error.__cause__
         raise (cause if isinstance(cause, InvalidValue) else InvalidValue(str(error))) from None
+
+
+def _check_length(what: str, text: str | None) -> None:
+    if text is not None and len(text) > MAX_TEXT:
+        raise InvalidValue(f"{what} has {len(text)} characters; more than {MAX_TEXT} cannot be meant")
 
 
 def _check_name(name: str) -> None:

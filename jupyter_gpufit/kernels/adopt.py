@@ -78,8 +78,9 @@ class ServerKernelHost:
             raise LaunchError(f"kernel {kernel_id} was not shut down within {_STOP_WITHIN:.0f} s") from None
 
     async def close(self) -> None:
-        """Wait for starts that were given up. Called by the service."""
-        await asyncio.gather(*self._starts, return_exceptions=True)
+        """Wait, for a while, for starts that were given up. Called by the service."""
+        if self._starts:
+            await asyncio.wait(self._starts, timeout=_STOP_WITHIN)
 
     def _being_started(self, kernel_id: str) -> bool:
         """Its `ready` is a new future for each start, and of either of two kinds."""

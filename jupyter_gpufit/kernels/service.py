@@ -30,7 +30,7 @@ from ..models import Allocation, Node, State
 from ..scheduling.api import Scheduler
 from ..scheduling.needs import KernelHost
 from ..scheduling.scheduler import LocalScheduler
-from .adopt import OwnKernelHost
+from .adopt import OwnKernelHost, ServerKernelHost
 from .threaded import LoopThread, ask_on
 
 __all__ = ["Lease", "Service", "ThreadedService", "current", "expect_current", "lease", "open_service", "set_current"]
@@ -91,13 +91,14 @@ class Service:
 
     async def close(self) -> None:
         """Release what this scheduler holds, and stop everything. On the service's own loop."""
-        _by_loop.pop(self.loop, None)
         while self.closers:
             await self.closers.pop()()
         await self._scheduler.close()
-        if isinstance(self.host, OwnKernelHost):
+        if isinstance(self.host, ServerKernelHost):
             await self.host.close()
         await self._poller.stop()
+        # Last: a kernel that was about to start must find this service, and be told that it is closed.
+        _by_loop.pop(self.loop, None)
 
 
 async def open_service(
@@ -268,7 +269,8 @@ _leases = 0
 
 
 def set_current(service: Service | None) -> None:
-    """Say which service kernels of this process use. Called by the server extension, once open and before it closes."""
+    """Say which service kernels of this process use. Called by the server extension, once it is open and once it is
+    closed: a kernel that starts in between finds out that it is closing, instead of opening one of its own."""
     global _current, _expected
     _current, _expected = service, False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,9 @@ class GpufitExtension(ExtensionApp):
     def initialize_settings(self) -> None:
         """Called while the server loads extensions."""
         self.settings["jupyter_gpufit"] = self
+        assert self.serverapp is not None
+        for log in (self.serverapp.log, logging.getLogger("tornado.application")):
+            log.addFilter(_without_our_tracebacks)
         expect_current()
 
     def initialize_handlers(self) -> None:
@@ -113,9 +117,11 @@ class GpufitExtension(ExtensionApp):
         if service is None:
             set_current(None)
             return
-        if current() is service:
-            set_current(None)
-        await service.close()
+        try:
+            await service.close()
+        finally:
+            if current() is service:
+                set_current(None)
         unsubscribe, self._unsubscribe = self._unsubscribe, ()
         for stop in unsubscribe:
             stop()
@@ -169,6 +175,18 @@ class GpufitExtension(ExtensionApp):
         )
         self._service = service
         set_current(service)
+
+
+def _without_our_tracebacks(record: logging.LogRecord) -> bool:
+    """A start that is cancelled, or a restart of what is being released, is nobody's fault: one line, not two pages.
+
+    The kernel manager logs whatever a provisioner raises with its traceback.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, GpufitError):
+        record.msg, record.args = f"{record.getMessage().splitlines()[0]} ({error.message})", ()
+        record.exc_info = record.exc_text = None
+    return True
 
 
 def _path(text: str) -> Path:
