@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["pytest_jupyter.jupyter_server", "cluster.fixtures"]
+pytest_plugins = ["cluster.fixtures"]

@@ -19,17 +19,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(600))  # a browser on a busy machine takes its time
 
 
-# pytest-jupyter has both for every test; they cannot go with Playwright, whose loop runs all the time.
-
-
-@pytest.fixture
-def jp_asyncio_loop() -> None: ...
-
-
-@pytest.fixture
-def jp_server_cleanup() -> None: ...
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[BrowserContext]:
     """One for all tests of a module."""
