@@ -150,7 +150,7 @@ class StoreError(GpufitError):
     """The file that allocations are kept in cannot be used. The message names the file and what to do about it."""
 
     code = "store"
-    status = 500
+    status = 503
 
 
 class Cancelled(GpufitError):

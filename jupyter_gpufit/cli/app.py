@@ -21,7 +21,7 @@ from typing import Any
 from .. import __version__
 from ..errors import Conflict, Forbidden, GpufitError, InvalidValue, NotPlaced, Unavailable
 from ..notebook.client import Client, Json, RestClient, embedded, has_ended, is_running, latest
-from ..notebook.discovery import running_servers, server_at
+from ..notebook.discovery import running_servers, server_at, with_token
 from ..notebook.grammar import Parser, add_request, meant, request_of
 from ..notebook.progress import Progress, follow
 from ..notebook.show import allocation_table, describe, explanation, gpu_table, node_table, text_table
@@ -280,15 +280,15 @@ def _client(options: argparse.Namespace, *, looks: bool = False) -> Iterator[Cli
 
 
 def _find(options: argparse.Namespace, looks: bool) -> Client:
+    token = options.token or os.environ.get("GPUFIT_TOKEN") or ""
     if options.server:
-        token = options.token or os.environ.get("GPUFIT_TOKEN") or os.environ.get("JUPYTER_TOKEN") or ""
-        client = RestClient(server_at(options.server, token))
+        client = RestClient(server_at(options.server, token or os.environ.get("JUPYTER_TOKEN") or ""))
         client.check()
         return client
     why = ""
     if options.inventory is None:
         for server in running_servers():
-            client = RestClient(server)
+            client = RestClient(with_token(server, token or os.environ.get("JUPYTERHUB_API_TOKEN") or ""))
             try:
                 client.check()
             except (ExtensionMissing, Forbidden, ServerUnreachable) as problem:

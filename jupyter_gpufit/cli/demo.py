@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -92,11 +93,8 @@ def _show(demo: DemoServer, *, browser: bool) -> int:
     address = f"{demo.server.url}lab/tree/{NOTEBOOK}?token={demo.server.token}"
     try:
         print(f"The demo runs: {address}\nIts cluster is {demo.directory / 'gpufit.toml'}. Ctrl-C ends it.", flush=True)
-        if browser:
-            import webbrowser
-
-            webbrowser.open(address)
-        code = demo.process.wait()
+        with _browser_at(address) if browser else contextlib.nullcontext():
+            code = demo.process.wait()
     except KeyboardInterrupt:
         print("\nEnding the demo, and what runs in it ...", flush=True)
         return 0
@@ -217,6 +215,25 @@ def quick_start() -> Path:
         if place.exists():
             return place
     raise LaunchError(f"the quick-start notebook is not in {here}; reinstall jupyter_gpufit")
+
+
+@contextlib.contextmanager
+def _browser_at(address: str) -> Iterator[None]:
+    """Open a browser there; by way of a page for this user alone, because everybody sees a command's words."""
+    import webbrowser
+
+    from jupyter_core.paths import jupyter_runtime_dir
+
+    page = Path(jupyter_runtime_dir()) / f"gpufit-demo-{os.getpid()}.html"
+    page.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    page.touch(mode=0o600)
+    url = escape(address)
+    page.write_text(f'<meta http-equiv="refresh" content="0; url={url}">\n<a href="{url}">The demo</a>\n', "utf-8")
+    try:
+        webbrowser.open(page.as_uri())
+        yield
+    finally:
+        page.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 from weakref import WeakValueDictionary
@@ -31,47 +30,15 @@ from tornado.web import HTTPError
 
 from ..errors import Conflict, GpufitError, InvalidValue, NotFound
 from ..models import Allocation, EndReason, State
+from .attachment import ASKED_FOR, LOCAL_TARGET, Attachment, Remote, stop_forwarding
 from .idle import KernelWatch
 
-__all__ = ["LOCAL_TARGET", "Attachment", "Attachments"]
+__all__ = ["Attachment", "Attachments"]
 
-LOCAL_TARGET = "jupyter_gpufit.local"
-"""Comm target in a local kernel: `{"action": "stop", "allocation": id}` tells it to forward no longer. With a `reason`
-the allocation ended by itself, and the kernel has to tell the person."""
-
-_ASKED_FOR = (None, EndReason.RELEASED, EndReason.CANCELLED)
 _PARKED_PERIOD = 30.0  # s
 _FOLLOWED_CHECK = 0.25  # s between looks whether front ends have gone along with their session
 _TELL_WITHIN = 2.0  # s; a local kernel that is busy hears it later
 _ORPHAN_CHECKS = (0.5, 1.0, 5.0, 30.0, 60.0)  # s between looks, after a session got its local kernel back
-
-
-@dataclass(eq=False)
-class Attachment:
-    """One notebook that follows (or is about to follow) an allocation's kernel."""
-
-    allocation: str
-    session: str
-    path: str
-    name: str
-    type: str
-    local_kernel: str
-    local_kernelspec: str
-    remote_kernel: str
-    state: str = "waiting"
-    swapping: asyncio.Task[None] | None = field(default=None, repr=False)
-    leaving: asyncio.Task[None] | None = field(default=None, repr=False)
-
-    def public(self) -> dict[str, Any]:
-        """As REST and events show it. `kernel_id` is the kernel the session has now."""
-        return {
-            "allocation": self.allocation,
-            "session": self.session,
-            "path": self.path,
-            "state": self.state,
-            "kernel_id": self.remote_kernel if self.state == "attached" else self.local_kernel,
-            "local_kernel_id": self.local_kernel,
-        }
 
 
 class Attachments:
@@ -98,7 +65,7 @@ class Attachments:
         self._log = log
         self._all: list[Attachment] = []  # also those that are about to be detached
         self._attaching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._remotes: dict[str, _Remote] = {}
+        self._remotes: dict[str, Remote] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._parked: asyncio.Task[None] | None = None
         self._closed = False
@@ -179,13 +146,13 @@ class Attachments:
     async def close(self) -> None:
         """Stop all tasks. Notebooks keep the session they have. Called when the server stops."""
         self._closed = True
-        self._all.clear()
         tasks = [*self._tasks, *([self._parked] if self._parked else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for kernel_id in list(self._remotes):
             await self._forget_remote(kernel_id)
+        self._all.clear()
         self._parked = None
 
     # --- the swap, and the way back
@@ -302,7 +269,7 @@ class Attachments:
             return
         if model is not None and model["kernel"]["id"] == attachment.remote_kernel:
             await self._sessions.update_session(attachment.session, kernel_id=await self._local_kernel(attachment))
-        elif model is None and reason not in _ASKED_FOR:
+        elif model is None and reason not in ASKED_FOR:
             # The server dropped the session because its kernel died. The notebook did nothing wrong.
             await self._sessions.save_session(
                 attachment.session,
@@ -361,7 +328,7 @@ class Attachments:
             for one in self.of(allocation_id):
                 self._begin_detach(one, EndReason.FAILED)
 
-        remote = self._remotes[kernel_id] = _Remote(self._watch(kernel_id, on_comm), on_dead)
+        remote = self._remotes[kernel_id] = Remote(self._watch(kernel_id, on_comm), on_dead)
         remote.watch.start()
         self._kernels.add_restart_callback(kernel_id, on_dead, "dead")
 
@@ -389,9 +356,7 @@ class Attachments:
         watch = self._watch(attachment.local_kernel)
         watch.start()
         try:
-            by_itself = {} if reason in _ASKED_FOR else {"reason": str(reason)}
-            data = {"action": "stop", "allocation": attachment.allocation} | by_itself
-            await watch.tell(LOCAL_TARGET, data, _TELL_WITHIN)
+            await watch.tell(LOCAL_TARGET, stop_forwarding(attachment, reason), _TELL_WITHIN)
         finally:
             await watch.close()
 
@@ -445,11 +410,3 @@ class Attachments:
         if not task.cancelled() and (error := task.exception()) is not None:
             expected = isinstance(error, GpufitError)
             self._log.warning("attaching: %s", error, exc_info=None if expected else error)
-
-
-@dataclass(frozen=True)
-class _Remote:
-    """What is kept for a kernel that notebooks are attached to."""
-
-    watch: KernelWatch
-    on_dead: Callable[[], None]

@@ -17,7 +17,9 @@ from jupyter_client.manager import KernelManager
 
 __all__ = ["KernelWatch"]
 
-_STEP = 0.05  # s; a front end that sends cell after cell gets this long between two before its kernel counts as idle
+# s; a front end that sends cell after cell gets this long between two before its kernel counts as idle, and what it was
+# sent so long to arrive: one whose session changes drops what it still waits for.
+_STEP = 0.3
 _LOOK = 0.5  # s between looks whether the kernel is still there
 _ASK_AGAIN = 10.0  # s; a question that a restarting kernel lost is asked anew
 _NUDGES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # s to wait for the first word of a kernel, after each question

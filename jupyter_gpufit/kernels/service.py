@@ -15,6 +15,8 @@ import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, overload
@@ -91,14 +93,15 @@ class Service:
 
     async def close(self) -> None:
         """Release what this scheduler holds, and stop everything. On the service's own loop."""
-        while self.closers:
-            await self.closers.pop()()
-        await self._scheduler.close()
-        if isinstance(self.host, ServerKernelHost):
-            await self.host.close()
-        await self._poller.stop()
-        # Last: a kernel that was about to start must find this service, and be told that it is closed.
-        _by_loop.pop(self.loop, None)
+        async with AsyncExitStack() as undo:  # from the last to the first, whatever one of them raises
+            # A kernel that was about to start must find this service, and be told that it is closed.
+            undo.callback(_by_loop.pop, self.loop, None)
+            undo.push_async_callback(self._poller.stop)
+            if isinstance(self.host, ServerKernelHost):
+                undo.push_async_callback(self.host.close)
+            undo.push_async_callback(self._scheduler.close)
+            while self.closers:
+                await self.closers.pop()()
 
 
 async def open_service(
@@ -191,9 +194,11 @@ class ThreadedService:
     def close(self) -> None:
         """Release what is held, and stop. Idempotent. Blocks until then."""
         service, self._service = self._service, None
-        if service is not None:
-            self._thread.call(service.close)
-        self._thread.stop()
+        try:
+            if service is not None:
+                self._thread.call(service.close)
+        finally:
+            self._thread.stop()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -363,7 +368,20 @@ async def lease() -> Lease:
     service = _by_loop.get(loop) or _current
     if service is not None:
         return Lease(service, embedded=False)
-    return Lease(await asyncio.to_thread(_hold), embedded=True)
+    pool = ThreadPoolExecutor(1, "gpufit-lease")
+    holding = pool.submit(_hold)
+    pool.shutdown(wait=False)
+    try:
+        return Lease(await asyncio.wrap_future(holding), embedded=True)
+    except asyncio.CancelledError:
+        holding.add_done_callback(_unwanted)
+        raise
+
+
+def _unwanted(holding: Future[Service]) -> None:
+    """Let go of what nobody waits for any more. Not here: this may be an event loop's thread."""
+    if not holding.cancelled() and holding.exception() is None:
+        threading.Thread(target=_let_go, name="gpufit-lease").start()
 
 
 def _hold() -> Service:

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import json
 import queue
+import socket
 import struct
 import threading
 import uuid
@@ -152,15 +153,13 @@ class WebSocketChannel(_Inboxed):
         self._closed = threading.Event()
         url = f"ws{server.url.removeprefix('http')}api/kernels/{quote(kernel_id)}/channels?session_id={self._session}"
         options: dict[str, Any] = {"enable_multithread": True, "skip_utf8_validation": True}
-        if server.socket:
-            import socket
-
-            options["socket"] = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            options["socket"].connect(server.socket)
         if url.startswith("wss:"):
             options["sslopt"] = {"context": ssl_context()}
-        self._websocket = websocket.WebSocket(**{key: options[key] for key in options if key != "socket"})
+        self._websocket = websocket.WebSocket(**options)
+        unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) if server.socket else None
         try:
+            if unix is not None:
+                unix.connect(str(server.socket))
             self._websocket.connect(  # type: ignore[no-untyped-call]
                 url,
                 header=[f"Authorization: token {server.token}"] if server.token else [],
@@ -168,8 +167,9 @@ class WebSocketChannel(_Inboxed):
                 suppress_origin=True,  # an Origin header is what a browser's page would have to send
                 http_no_proxy=["*"],
                 timeout=_OPEN_TIMEOUT,
-                **({"socket": options["socket"]} if "socket" in options else {}),
+                **({} if unix is None else {"socket": unix}),
             )
+            unix = None  # it is the websocket's from here on
         except websocket.WebSocketBadStatusException as problem:
             if problem.status_code == 404:
                 raise KernelGone(f"the server has no kernel {kernel_id} any more") from None
@@ -178,6 +178,9 @@ class WebSocketChannel(_Inboxed):
             ) from None
         except (OSError, websocket.WebSocketException) as problem:
             raise ServerUnreachable(f"cannot connect to kernel {kernel_id} through {server.url}: {problem}") from None
+        finally:
+            if unix is not None:
+                unix.close()
         self._websocket.settimeout(None)
         self._thread = threading.Thread(target=self._read, name="gpufit-channel", daemon=True)
         self._thread.start()

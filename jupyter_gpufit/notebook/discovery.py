@@ -1,8 +1,9 @@
 """Which Jupyter server started this kernel, and as which of its kernels. Does not import jupyter_server: that is slow.
 
 A server writes `jpserver-PID.json` (url, token) into the Jupyter runtime directory, and every kernel it starts has its
-pid in `JPY_PARENT_PID`. The kernel's id is in its connection file's name. Under JupyterHub the server's file has no
-token: the kernel then uses `JUPYTERHUB_API_TOKEN`, which it has in its environment.
+pid in `JPY_PARENT_PID`. The kernel's id is in its connection file's name. The file of a server with a password alone
+has no token, and none under JupyterHub: `GPUFIT_TOKEN` is used then, or `JUPYTERHUB_API_TOKEN`, which kernels have
+there.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..errors import InvalidValue
 
-__all__ = ["Server", "connection_file_of", "find_server", "kernel_id_of", "running_servers", "server_at"]
+__all__ = ["Server", "connection_file_of", "find_server", "kernel_id_of", "running_servers", "server_at", "with_token"]
 
 
 class Server(Struct, frozen=True, kw_only=True):
@@ -78,9 +80,10 @@ def find_server(environ: Mapping[str, str] | None = None, runtime: Path | None =
     environ = os.environ if environ is None else environ
     parent = environ.get("JPY_PARENT_PID", "")
     hub_token = environ.get("JUPYTERHUB_API_TOKEN", "")
+    given = environ.get("GPUFIT_TOKEN") or hub_token
     for server in running_servers(runtime):
         if parent and str(server.pid) == parent:
-            return Server(**{**_fields(server), "token": server.token or hub_token})
+            return with_token(server, given)
     url = environ.get("JUPYTERHUB_SERVICE_URL", "")
     if parent and url and hub_token:
         # The single-user server's runtime directory is not ours. Its prefix may be in the url already.
@@ -88,6 +91,11 @@ def find_server(environ: Mapping[str, str] | None = None, runtime: Path | None =
         base = url if url.rstrip("/").endswith(prefix.rstrip("/")) else url.rstrip("/") + prefix
         return Server(url=base.rstrip("/") + "/", token=hub_token)
     return None
+
+
+def with_token(server: Server, token: str) -> Server:
+    """The server with that token, if its own file names none (a password alone, or JupyterHub)."""
+    return replace(server, token=server.token or token)
 
 
 def connection_file_of(shell: Any) -> str | None:
@@ -119,10 +127,6 @@ def _server(info: dict[str, Any]) -> Server:
         socket=socket,
         root=info.get("root_dir"),
     )
-
-
-def _fields(server: Server) -> dict[str, Any]:
-    return {name: getattr(server, name) for name in server.__struct_fields__}
 
 
 def _alive(pid: object) -> bool:

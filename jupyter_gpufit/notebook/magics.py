@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..errors import Conflict, GpufitError, InvalidValue, NotFound
+from ..kernels.attachment import LOCAL_TARGET
 from ..kernels.bootstrap.attached import complete_no_longer, complete_with
 from ..models import Request, State
 from . import grammar
@@ -24,10 +25,7 @@ from .outputs import outputs_of
 from .show import Page, allocation_table, describe, explanation, node_table
 from .transfer import CannotTravel, pack, pull, push
 
-__all__ = ["LOCAL_TARGET", "Gpufit", "load", "unload"]
-
-LOCAL_TARGET = "jupyter_gpufit.local"
-"""Comm by which the server tells a local kernel to forward no longer (`kernels/attach.py`)."""
+__all__ = ["Gpufit", "load", "unload"]
 
 
 class Gpufit:

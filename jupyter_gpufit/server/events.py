@@ -13,7 +13,7 @@ from ..models import Allocation, Node
 if TYPE_CHECKING:
     from jupyter_events import EventLogger
 
-    from ..kernels.attach import Attachment
+    from ..kernels.attachment import Attachment
 
 __all__ = ["ALLOCATION", "ATTACHMENT", "NODES", "Events"]
 

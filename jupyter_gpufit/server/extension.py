@@ -117,16 +117,16 @@ class GpufitExtension(ExtensionApp):
         if service is None:
             set_current(None)
             return
+        unsubscribe, self._unsubscribe = self._unsubscribe, ()
         try:
             await service.close()
         finally:
             if current() is service:
                 set_current(None)
-        unsubscribe, self._unsubscribe = self._unsubscribe, ()
-        for stop in unsubscribe:
-            stop()
-        if events is not None:
-            events.close()
+            for stop in unsubscribe:
+                stop()
+            if events is not None:
+                events.close()
 
     def current_activity(self) -> list[str]:
         """Called by a server that shuts down when nothing goes on: also a request that is queued is something."""

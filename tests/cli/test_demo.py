@@ -15,6 +15,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from jupyter_gpufit.cli.app import main
+from jupyter_gpufit.cli.demo import _browser_at
 
 Captured = pytest.CaptureFixture[str]
 
@@ -44,6 +45,18 @@ def test_check_ends_non_zero_when_a_cell_fails(tmp_path: Path, capsys: Captured)
     steps = json.loads(capsys.readouterr().out)["steps"]
     assert [step["ok"] for step in steps] == [True, False]
     assert "could ever give 99 GPUs" in steps[1]["output"]
+
+
+def test_the_browsers_words_do_not_tell_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    with _browser_at("http://127.0.0.1:1/lab?token=hush"):
+        (url,) = opened
+        assert "hush" not in url
+        page = Path(url.removeprefix("file://"))
+        assert "url=http://127.0.0.1:1/lab?token=hush" in page.read_text("utf-8")
+        assert page.stat().st_mode & 0o077 == 0
+    assert not page.exists()
 
 
 def test_ctrl_c_ends_the_server_and_removes_its_directory(tmp_path: Path) -> None:

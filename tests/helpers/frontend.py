@@ -18,7 +18,7 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager
 from typing import Any, BinaryIO, Self
 
@@ -273,30 +273,26 @@ class Notebook:
         self._cells.clear()
         self._outbox = asyncio.Queue()
         self.kernel_id = kernel_id
+        self._socket = None  # the one that there is goes to the kernel before
         self.kernels_seen.append(kernel_id)
         self._moved.set()
 
     async def _talk(self) -> None:
         while True:
             self._moved.clear()
-            path = f"api/kernels/{self.kernel_id}/channels?session_id={self._client}"
-            try:
-                async with self._front._client.ws_connect(self._front.url + path, max_msg_size=0) as socket:
-                    self._socket = socket
-                    await self._until_moved(socket)
-            except aiohttp.ClientError:  # the kernel is gone; the session tells where to go
-                await asyncio.sleep(self._poll)
-            finally:
-                self._socket = None
+            # Also while it connects: a server takes a minute to say that a kernel which died does not answer.
+            await _first_of(self._converse(), self._wait_moved())
 
-    async def _until_moved(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        tasks = [asyncio.create_task(part) for part in (self._hear(socket), self._speak(socket), self._wait_moved())]
+    async def _converse(self) -> None:
+        path = f"api/kernels/{self.kernel_id}/channels?session_id={self._client}"
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            async with self._front._client.ws_connect(self._front.url + path, max_msg_size=0) as socket:
+                self._socket = socket
+                await _first_of(self._hear(socket), self._speak(socket))
+        except aiohttp.ClientError:  # the kernel is gone; the session tells where to go
+            await asyncio.sleep(self._poll)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            self._socket = None
 
     async def _wait_moved(self) -> None:
         await self._moved.wait()
@@ -321,6 +317,19 @@ class Notebook:
                 self.statuses.append(message["content"]["execution_state"])
             elif kind.startswith("comm_"):
                 self.comms.append(message)
+
+
+async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
+    """Until one of them is done; the others are cancelled. Raises what that one raised."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
 
 
 class EventStream:

@@ -204,6 +204,38 @@ async def test_release_while_waiting(desk: Desk) -> None:
     assert len(notebook.kernels_seen) == 1
 
 
+async def test_closing_while_a_notebook_is_detached_is_nothing_to_warn_of(caplog: pytest.LogCaptureFixture) -> None:
+    detaching = asyncio.Event()
+
+    class Sessions:
+        async def get_session(self, **_: str) -> None:
+            detaching.set()
+            await asyncio.Event().wait()
+
+    async def release(_: str) -> None: ...
+
+    told: list[str] = []
+    attachments = Attachments(Sessions(), {}, release, lambda one: told.append(one.state), logging.getLogger("closing"))
+    attachments._all.append(
+        Attachment(
+            allocation="a",
+            session="s",
+            path="x.ipynb",
+            name="x.ipynb",
+            type="notebook",
+            local_kernel="local",
+            local_kernelspec="python3",
+            remote_kernel="remote",
+        )
+    )
+    detach = asyncio.create_task(attachments.detach("a"))
+    await detaching.wait()
+    await attachments.close()
+    await detach
+    assert told == ["detached"]
+    assert [record for record in caplog.records if record.name == "closing"] == []
+
+
 async def test_a_remote_kernel_that_dies_gives_the_notebook_back(desk: Desk) -> None:
     notebook, allocation, local = await attached(desk)
     manager = desk.kernels.get_kernel(allocation.kernel_id)

@@ -168,6 +168,25 @@ async def test_kernels_wait_for_a_service_that_is_to_come(cluster_file: Path) ->
         await service.close()
 
 
+async def test_a_start_that_is_given_up_while_the_service_opens_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    opens, opened, let_go = threading.Event(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        opens.set()
+        opened.wait(30)
+
+    monkeypatch.setattr(services, "_hold", hold)
+    monkeypatch.setattr(services, "_let_go", let_go.set)
+    start = asyncio.create_task(services.lease())
+    assert await asyncio.to_thread(opens.wait, 30)
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    assert not let_go.is_set()
+    opened.set()
+    assert await asyncio.to_thread(let_go.wait, 30)
+
+
 async def lease_elsewhere() -> object:
     lease = await services.lease()
     await lease.close()

@@ -117,6 +117,18 @@ def test_under_a_hub_the_token_is_the_hubs(tmp_path: Path) -> None:
     assert (found.url, found.token) == ("http://localhost:8888/", "hub")
 
 
+def test_a_server_with_a_password_alone_is_let_in_by_the_token_that_is_given(tmp_path: Path) -> None:
+    environment = {"JPY_PARENT_PID": str(os.getpid()), "GPUFIT_TOKEN": "given"}
+    write(tmp_path, os.getpid(), token="")
+    found = find_server(environment, tmp_path)
+    assert found is not None
+    assert found.token == "given"
+    write(tmp_path, os.getpid(), token="its own")
+    found = find_server(environment, tmp_path)
+    assert found is not None
+    assert found.token == "its own"
+
+
 @pytest.mark.parametrize(
     ("url", "token", "found"),
     [

@@ -1,0 +1,64 @@
+"""What is known of one notebook that follows an allocation's kernel, and what its own kernel is told (`attach.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..models import EndReason
+
+if TYPE_CHECKING:  # the magics, which know its comm target, load without jupyter_client
+    from .idle import KernelWatch
+
+__all__ = ["ASKED_FOR", "LOCAL_TARGET", "Attachment", "Remote", "stop_forwarding"]
+
+LOCAL_TARGET = "jupyter_gpufit.local"
+"""Comm target in a local kernel: `{"action": "stop", "allocation": id}` tells it to forward no longer. With a `reason`
+the allocation ended by itself, and the kernel has to tell the person."""
+
+ASKED_FOR = (None, EndReason.RELEASED, EndReason.CANCELLED)
+"""Why an allocation ends, or a notebook leaves it, that nobody has to be told: it was meant to."""
+
+
+@dataclass(eq=False)
+class Attachment:
+    """One notebook that follows (or is about to follow) an allocation's kernel."""
+
+    allocation: str
+    session: str
+    path: str
+    name: str
+    type: str
+    local_kernel: str
+    local_kernelspec: str
+    remote_kernel: str
+    state: str = "waiting"
+    swapping: asyncio.Task[None] | None = field(default=None, repr=False)
+    leaving: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    def public(self) -> dict[str, Any]:
+        """As REST and events show it. `kernel_id` is the kernel the session has now."""
+        return {
+            "allocation": self.allocation,
+            "session": self.session,
+            "path": self.path,
+            "state": self.state,
+            "kernel_id": self.remote_kernel if self.state == "attached" else self.local_kernel,
+            "local_kernel_id": self.local_kernel,
+        }
+
+
+@dataclass(frozen=True)
+class Remote:
+    """What is kept for a kernel that notebooks are attached to."""
+
+    watch: KernelWatch
+    on_dead: Callable[[], None]
+
+
+def stop_forwarding(attachment: Attachment, reason: EndReason | None) -> dict[str, Any]:
+    """What a local kernel is told (at `LOCAL_TARGET`) once its notebook is detached."""
+    by_itself = {} if reason in ASKED_FOR else {"reason": str(reason)}
+    return {"action": "stop", "allocation": attachment.allocation} | by_itself
