@@ -109,7 +109,7 @@ def test_a_frozen_engine_accepts_and_never_answers(engine: Engine) -> None:
 
 
 def test_each_test_finds_the_engine_clean(engine: Engine) -> None:
-    assert engine.client().containers.list(all=True) == []
+    assert engine.client().containers.list(all=True, ignore_removed=True) == []
     assert engine.pid
 
 
@@ -212,7 +212,7 @@ def test_a_run_that_was_killed_leaves_nothing_that_matters() -> None:
         with Cluster(["gpu01"], slot=slot) as second:
             assert dead is not None
             assert dead.wait(60)
-            assert second["gpu01"].client().containers.list(all=True) == []
+            assert second["gpu01"].client().containers.list(all=True, ignore_removed=True) == []
         assert not slot.directory.exists()
         assert not list(Path("/run/netns").glob(f"{slot.prefix}*"))
         assert not list(Path("/sys/class/net").glob(f"{slot.prefix}*"))

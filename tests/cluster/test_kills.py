@@ -32,7 +32,11 @@ GPUS = "io.github.jupyter-gpufit.gpus"
 def held(engine: Engine) -> Counter[str]:
     """uuid → number of running containers that hold it, as the engine itself tells."""
     try:
-        return Counter(uuid for one in engine.client().containers.list() for uuid in json.loads(one.labels[GPUS]))
+        return Counter(
+            uuid
+            for one in engine.client().containers.list(ignore_removed=True)
+            for uuid in json.loads(one.labels[GPUS])
+        )
     finally:
         engine.close_clients()
 

@@ -53,7 +53,7 @@ class Lab:
         """The one container on that engine, as the engine describes it."""
         engine = self.cluster[name]
         try:
-            [container] = engine.client().containers.list(all=True)
+            [container] = engine.client().containers.list(all=True, ignore_removed=True)
             return container.attrs
         finally:
             engine.close_clients()

@@ -46,7 +46,7 @@ def server(cluster_here: Cluster, engine: Any, kernel_image: str) -> Iterator[Ju
 
 
 def units(engine: Any) -> list[Any]:
-    return list(engine.client().containers.list(all=True, filters={"label": LABEL}))
+    return list(engine.client().containers.list(all=True, ignore_removed=True, filters={"label": LABEL}))
 
 
 def test_a_kernel_in_a_container(server: JupyterServer, engine: Any, cluster_here: Cluster) -> None:

@@ -78,4 +78,4 @@ def test_run_all_in_a_container_and_back(engine: Engine, notebook: Notebook) -> 
     notebook.until(lambda: notebook.idle_in(LOCAL), "the local kernel to be back")
     assert notebook.do("home").strip() == "'here'"
     notebook.until(lambda: notebook.allocations() == [], "the GPUs to be given back")
-    assert engine.client().containers.list(all=True) == []
+    assert engine.client().containers.list(all=True, ignore_removed=True) == []
