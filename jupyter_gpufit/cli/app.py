@@ -20,6 +20,7 @@ from typing import Any
 
 from .. import __version__
 from ..errors import Conflict, Forbidden, GpufitError, InvalidValue, NotPlaced, Unavailable
+from ..models import Node
 from ..notebook.client import Client, Json, RestClient, embedded, has_ended, is_running, latest
 from ..notebook.discovery import running_servers, server_at, with_token
 from ..notebook.grammar import Parser, add_request, meant, request_of
@@ -146,8 +147,7 @@ def _parser() -> CommandParser:
 
 def _status(options: argparse.Namespace) -> int:
     with _client(options, looks=True) as client:
-        held, nodes = client.allocations(), client.nodes()
-        _tell_inventory_error(client)
+        held, nodes = client.allocations(), _look(client)
     if options.json:
         import msgspec
 
@@ -164,8 +164,7 @@ def _status(options: argparse.Namespace) -> int:
 
 def _nodes(options: argparse.Namespace) -> int:
     with _client(options, looks=True) as client:
-        nodes = client.nodes()
-        _tell_inventory_error(client)
+        nodes = _look(client)
     if options.json:
         _print_json(nodes)
     else:
@@ -175,8 +174,7 @@ def _nodes(options: argparse.Namespace) -> int:
 
 def _gpus(options: argparse.Namespace) -> int:
     with _client(options, looks=True) as client:
-        nodes = client.nodes()
-        _tell_inventory_error(client)
+        nodes = _look(client)
     if options.json:
         import msgspec
 
@@ -312,8 +310,8 @@ def _own(inventory: str | None) -> Client:
     """A scheduler of our own. Raises `Unavailable` if there is nothing to see because of the inventory."""
     logging.getLogger("jupyter_gpufit").addHandler(_SILENT)
     client = embedded(inventory)
-    error = client.inventory_error()
-    if error and not client.nodes():
+    nodes, error = client.cluster()
+    if error and not nodes:
         client.close()
         raise Unavailable(f"the inventory cannot be used: {error}")
     return client
@@ -322,9 +320,12 @@ def _own(inventory: str | None) -> Client:
 # --- output
 
 
-def _tell_inventory_error(client: Client) -> None:
-    if error := client.inventory_error():
+def _look(client: Client) -> list[Node]:
+    """The nodes; says so if the inventory is not taken up."""
+    nodes, error = client.cluster()
+    if error:
         print(f"jupyter gpufit: the inventory cannot be used as it is: {error}", file=sys.stderr)
+    return nodes
 
 
 def _print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

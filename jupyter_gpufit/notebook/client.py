@@ -40,8 +40,8 @@ class Client(Protocol):
     def nodes(self) -> list[Node]:
         """All nodes, usable or not, in the effective view."""
 
-    def inventory_error(self) -> str | None:
-        """Why the latest gpufit.toml was not taken up, if so."""
+    def cluster(self) -> tuple[list[Node], str | None]:
+        """The nodes, and why the latest gpufit.toml was not taken up, if so; one question to the server for both."""
 
     def explain(self, request: Request) -> Json:
         """A dry run (`Decision.explain`)."""
@@ -105,11 +105,12 @@ class RestClient:
         self._http.call("GET", _API + "nodes")
 
     def nodes(self) -> list[Node]:
-        return msgspec.convert(self._http.call("GET", _API + "nodes")["nodes"], list[Node])
+        return self.cluster()[0]
 
-    def inventory_error(self) -> str | None:
-        error = self._http.call("GET", _API + "nodes").get("inventory_error")
-        return str(error) if error else None
+    def cluster(self) -> tuple[list[Node], str | None]:
+        answer = self._http.call("GET", _API + "nodes")
+        error = answer.get("inventory_error")
+        return msgspec.convert(answer["nodes"], list[Node]), str(error) if error else None
 
     def explain(self, request: Request) -> Json:
         return self._json("POST", "explain", msgspec.to_builtins(request))
@@ -177,8 +178,8 @@ class EmbeddedClient:
     def nodes(self) -> list[Node]:
         return list(self._service.call(lambda scheduler: scheduler.nodes()))
 
-    def inventory_error(self) -> str | None:
-        return self._service.service.inventory_error
+    def cluster(self) -> tuple[list[Node], str | None]:
+        return self.nodes(), self._service.inventory_error
 
     def explain(self, request: Request) -> Json:
         return self._service.call(lambda scheduler: scheduler.explain(request)).explain()

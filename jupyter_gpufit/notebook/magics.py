@@ -103,9 +103,10 @@ class Gpufit:
             page.table(*allocation_table(held, None if here is None else here["id"]))
         else:
             page.say("You hold no GPUs; %gpufit request 1 --memory 8GiB gets one.")
-        if error := self.client.inventory_error():
+        nodes, error = self.client.cluster()
+        if error:
             page.say(f"The inventory cannot be used as it is: {error}")
-        page.table(*node_table(self.client.nodes()))
+        page.table(*node_table(nodes))
         self._display(page)
 
     def _nodes(self, _: Namespace) -> Any:

@@ -60,8 +60,8 @@ class KernelClient:
         )
         return [Node(name="n1", gpus=gpus), Node(name="n2", reason="unreachable: no route to host")]
 
-    def inventory_error(self) -> str | None:
-        return None
+    def cluster(self) -> tuple[list[Node], str | None]:
+        return self.nodes(), None
 
     def explain(self, request: Request) -> dict[str, Any]:
         why = f"{self._gpus} idle GPUs, {request.gpus} asked"

@@ -17,7 +17,7 @@ import nbformat
 import papermill
 import pytest
 from helpers.cells import run_cell
-from jupyter_client.manager import start_new_async_kernel, start_new_kernel
+from jupyter_client.manager import KernelManager, start_new_async_kernel, start_new_kernel
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 
@@ -125,6 +125,13 @@ def test_a_time_limit_ends_the_notebook_and_gives_the_gpus_back(
     assert held() == []
 
 
+def wait_for_end(manager: KernelManager) -> None:
+    deadline = time.monotonic() + 60
+    while manager.is_alive():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_release_in_a_kernel_of_a_kernel_manager_without_an_event_loop(
     cluster_file: Path, held: Callable[[], list[str]]
 ) -> None:
@@ -132,10 +139,7 @@ def test_release_in_a_kernel_of_a_kernel_manager_without_an_event_loop(
     try:
         assert len(held()) == 1
         assert "given back" in run_cell(client, "%gpufit release").stdout
-        deadline = time.monotonic() + 60
-        while manager.is_alive():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for_end(manager)
         assert held() == []
     finally:
         client.stop_channels()
@@ -166,10 +170,7 @@ def test_release_after_a_restart(cluster_file: Path, held: Callable[[], list[str
         client.wait_for_ready(timeout=60)
         assert held() == before
         run_cell(client, "%gpufit release")
-        deadline = time.monotonic() + 60
-        while manager.is_alive():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for_end(manager)
         assert held() == []
     finally:
         client.stop_channels()

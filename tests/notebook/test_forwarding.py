@@ -8,17 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from helpers.notebooks import LOAD, LocalKernel
-
-
-@pytest.fixture(scope="module")
-def kernel() -> Iterator[LocalKernel]:
-    local = LocalKernel()
-    try:
-        assert local.run(LOAD).ok
-        yield local
-    finally:
-        local.close()
+from helpers.notebooks import LocalKernel
 
 
 @pytest.fixture

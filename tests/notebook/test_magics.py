@@ -6,17 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from helpers.notebooks import LOAD, LocalKernel, Outcome
-
-
-@pytest.fixture(scope="module")
-def kernel() -> Iterator[LocalKernel]:
-    local = LocalKernel()
-    try:
-        assert local.run(LOAD).ok
-        yield local
-    finally:
-        local.close()
+from helpers.notebooks import LocalKernel, Outcome
 
 
 @pytest.fixture(autouse=True)
