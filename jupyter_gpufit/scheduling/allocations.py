@@ -12,25 +12,30 @@ How an ending goes is the same from everywhere: cancel what is under way; when t
 stop the unit, again and again until it is confirmed gone; only then is it ended and are its GPUs free. So a GPU is
 reserved from the moment of placement until nothing can be running on it any more.
 
-Here is what follows from each event; the steps that it leads to are in `steps.py`, the accounts in `bookkeeping.py`.
+Here is what follows from each event while an allocation starts, runs and ends. Beside it: `queueing.py` (where it goes,
+and what waits), `lifetime.py` (time limits), `outages.py` (nodes that do not answer), `recovery.py` (what a scheduler
+that died left). The steps that events lead to are in `steps.py`, the accounts in `bookkeeping.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from ..durations import format_duration
-from ..models import Allocation, EndReason, Progress, State
+from ..models import EndReason, Progress, State
 from . import events as ev
-from .entries import UNIT_WORK, Entry, Limits, Overcommitted, fresh, with_lines
+from .entries import UNIT_WORK, Entry, Limits, Overcommitted, with_lines
 from .events import Event, Failure, Instruction, Work
-from .steps import Steps
+from .lifetime import Lifetime
+from .outages import Outages
+from .queueing import Queueing
+from .recovery import Recovery
 
 __all__ = ["Entry", "Ledger", "Limits", "Overcommitted"]
 
 
-class Ledger(Steps):
+class Ledger(Queueing, Lifetime, Outages, Recovery):
     """All allocations of one scheduler (`entries`), and what they hold on each node (`claims`).
 
     Made and fed by the scheduler only. An entry that ended stays until `forget`.
@@ -57,82 +62,6 @@ class Ledger(Steps):
         react(self, entry, event)
         if entry.id in self.entries:
             self._report(entry, before, save=not isinstance(event, ev.Progressed))
-        return self._out
-
-    def restore(self, entries: Iterable[Entry], now: float, why: str) -> list[Instruction]:
-        """Take up what a scheduler that died had left in its store: reserve what it held, and end it, saying `why`.
-
-        (Where an allocation is to be taken back rather than ended, this is the place to decide it.)
-        """
-        out: list[Instruction] = []
-        for entry in map(fresh, entries):
-            if entry.state is State.ENDED:
-                continue
-            self._now, self._out = now, []
-            self.entries[entry.id] = entry
-            before = entry.allocation
-            if entry.live:
-                self._end(entry, EndReason.FAILED, why)
-            else:
-                self._wind_down(entry)
-            self._report(entry, before)
-            if (claim := entry.claim(self.scheduler)) is not None and entry.allocation == before:
-                self._hold(str(entry.allocation.node), entry.id, claim)
-                self._out.insert(0, ev.Publish(id=entry.id, node=str(entry.allocation.node)))
-            out += self._out
-        return out
-
-    # --- pending: where
-
-    def _requested(self, event: ev.Requested) -> None:
-        allocation = Allocation(
-            id=event.id,
-            name=event.name,
-            owner=event.owner,
-            request=event.request,
-            created=self._now,
-            kernel_id=event.kernel_id,
-            progress=Progress(phase="placing"),
-        )
-        entry = self.entries[event.id] = Entry(allocation=allocation, hosted=event.kernel_id is None)
-        self._place(entry)
-
-    def _placed(self, entry: Entry, event: ev.Placed) -> None:
-        if not entry.live:
-            self._wind_down(entry)
-            return
-        where = event.placement
-        entry.cards, entry.totals, entry.waiting = event.cards, event.totals, False
-        entry.deadlines.pop("wait", None)
-        self._set(entry, state=State.STARTING, node=where.node, gpus=where.gpus, memory=where.memory, message="")
-        self._prepare(entry)
-
-    def _not_placed(self, entry: Entry, event: ev.NotPlaced) -> None:
-        if not entry.live:
-            self._wind_down(entry)
-        elif 1 < entry.places < self.limits.attempts and not entry.waiting:
-            self._place(entry)  # others that fought for the same GPUs may yield, too
-        elif not event.never and entry.allocation.created + float(entry.allocation.request.wait or 0) > self._now:
-            self._queue(entry, event)
-        elif entry.places <= 1 and not entry.waiting:  # whoever asks is told at once, and nothing is left of it
-            del self.entries[entry.id]
-        else:
-            before = f"{entry.trouble}; then " if entry.trouble else ""
-            self._end(entry, EndReason.REJECTED, f"{before}{event.message}")
-
-    def _queue(self, entry: Entry, event: ev.NotPlaced) -> None:
-        entry.waiting, entry.places = True, 1
-        if "wait" not in entry.deadlines:
-            entry.deadlines["wait"] = until = entry.allocation.created + float(entry.allocation.request.wait or 0)
-            self._out.append(ev.Wake(id=entry.id, at=until))
-        self._set(entry, message=event.message, progress=Progress(phase="placing", message="waiting for GPUs"))
-
-    def retry_waiting(self, now: float) -> list[Instruction]:
-        """Somewhere there may be room: place those that wait, oldest first. (No fairness yet: who fits first goes.)"""
-        self._now, self._out = now, []
-        for entry in self.entries.values():
-            if entry.waiting and entry.live and Work.PLACE not in entry.busy:
-                self._begin(entry, Work.PLACE, ev.Place(id=entry.id, attempt=0, avoid=entry.avoid))
         return self._out
 
     # --- starting: unit, kernel, answer
@@ -296,25 +225,6 @@ class Ledger(Steps):
         else:
             self._vacant(entry)
 
-    def _stop_failed(self, entry: Entry, event: ev.StopFailed) -> None:
-        entry.stop_failures += 1
-        entry.trouble, entry.stop_wanted = event.message, False
-        if entry.live:  # whoever asked for it is told, and may ask again
-            self._set(entry, message=event.message)
-            self._vacant(entry)
-            return
-        if event.failure is not Failure.UNREACHABLE:
-            entry.silent_since = None  # it is there and cannot be removed: its GPUs stay blocked, visibly
-        elif entry.silent_since is None:
-            entry.silent_since = self._now
-        elif self._now - entry.silent_since >= self.limits.lost_after:
-            self._give_up(entry, self._now - entry.silent_since)
-            return
-        kept = f"{entry.said}; " if entry.said else ""
-        self._set(entry, message=f"{kept}its GPUs stay reserved until its unit is confirmed gone: {event.message}")
-        pause = min(self.limits.retry_most, self.limits.retry_first * 2 ** min(entry.stop_failures - 1, 16))
-        self._deadline(entry, "retry", pause)
-
     # --- time
 
     def _woken(self, entry: Entry, event: ev.Woken) -> None:
@@ -325,23 +235,23 @@ class Ledger(Steps):
             if "kernel" in due and Work.START_KERNEL in entry.busy:
                 self._insist(entry)
             self._wind_down(entry)
-        elif "wait" in due:
-            waited = format_duration(float(entry.allocation.request.wait or 0))
-            self._end(entry, EndReason.REJECTED, f"waited {waited}; {entry.allocation.message}")
-        elif "expire" in due:
-            lifetime = format_duration(float(entry.allocation.request.time or 0))
-            self._end(entry, EndReason.EXPIRED, f"its time of {lifetime} is over")
-        elif "restart" in due:
-            died, within = entry.allocation.message or "its kernel was stopped", self.limits.restart_within
-            self._end(entry, EndReason.FAILED, f"{died}; nobody restarted it within {format_duration(within)}")
-        elif "launch" in due:
-            within = self.limits.launch_within
-            self._end(entry, EndReason.FAILED, f"no kernel was started in it within {format_duration(within)}")
-        elif "ready" in due:
-            within = self.limits.ready_within
-            self._end(entry, EndReason.FAILED, f"its kernel did not answer within {format_duration(within)}")
+        for what, react in _DUE.items():
+            if what in due and entry.live:
+                react(self, entry)
         if entry.deadlines:
             self._out.append(ev.Wake(id=entry.id, at=min(entry.deadlines.values())))
+
+    def _not_restarted(self, entry: Entry) -> None:
+        died, within = entry.allocation.message or "its kernel was stopped", self.limits.restart_within
+        self._end(entry, EndReason.FAILED, f"{died}; nobody restarted it within {format_duration(within)}")
+
+    def _not_launched(self, entry: Entry) -> None:
+        within = self.limits.launch_within
+        self._end(entry, EndReason.FAILED, f"no kernel was started in it within {format_duration(within)}")
+
+    def _not_ready(self, entry: Entry) -> None:
+        within = self.limits.ready_within
+        self._end(entry, EndReason.FAILED, f"its kernel did not answer within {format_duration(within)}")
 
 
 def _why(failure: Failure) -> EndReason:
@@ -373,4 +283,13 @@ _HANDLERS: dict[type[Event], tuple[Work | None, Callable[[Ledger, Entry, Any], N
     ev.UnitGone: (Work.STOP_UNIT, Ledger._unit_gone),
     ev.StopFailed: (Work.STOP_UNIT, Ledger._stop_failed),
     ev.Woken: (None, Ledger._woken),
+}
+
+_DUE: dict[str, Callable[[Ledger, Entry], None]] = {
+    # deadline: what follows when it has passed, for one that is live; in this order
+    "wait": Ledger._waited_long,
+    "expire": Ledger._expired,
+    "restart": Ledger._not_restarted,
+    "launch": Ledger._not_launched,
+    "ready": Ledger._not_ready,
 }

@@ -6,209 +6,26 @@
                                      ├─ Publish, Save, Notify              cluster, store, whoever watches
                                      └─ Wake, Cancel
 
-Everything happens on one event loop, and between an event and the last of its instructions nothing else does: no two
-requests ever see the same GPU free.
+The way there and back is in `handling.py`, selection in `placing.py`; here is what is done by launchers and hosts.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal
 
-from traitlets import Float, Int, Unicode
-from traitlets.config import LoggingConfigurable
-
-from ..errors import GpufitError, NoFit
-from ..inventory import NodeSpec
-from ..models import Allocation, Claim, Endpoint, EndReason, Progress, Request, State, Unit
+from ..errors import GpufitError
+from ..models import Claim, Endpoint, Progress, State, Unit
 from . import events as ev
-from .alarms import Alarms
-from .allocations import Ledger, Limits, Overcommitted
-from .events import Event, Instruction, Work
-from .fit import Decision
-from .fleet import Fleet
-from .needs import Cluster, KernelHost, Launcher
-from .reaper import Reaper
-from .records import Records
-from .store import MEMORY, Store
-from .watching import Bell, Subscribers
-from .works import UnitWork, Works, failure_of
+from .events import Work
+from .placing import Placing
 
 __all__ = ["Execution"]
 
-_ROOM_PAUSE = 0.1  # s; changes of nodes that come close together make those that wait be looked at once
 
-Payload = tuple[Sequence[str], Mapping[str, bytes], Mapping[str, str]]
-
-
-class Execution(LoggingConfigurable):
-    """Base of `Driver`: configuration, and what is done about events.
-
-    `make_launcher` makes the launcher of a node; `host` runs kernels (`None`: only callers with a kernel of their own);
-    `store` is the directory allocations are kept in, or `":memory:"`. `clock` is Unix time; `pause` says how long to
-    wait before try number 1, 2, … when a claim was lost to another scheduler (random, so that not all try at once).
-    """
-
-    policy = Unicode("", help="How a node is chosen: 'best-fit' or 'claim'. Empty: as the inventory says.").tag(
-        config=True
-    )
-    restart_within = Float(30.0, help="Seconds that GPUs of a kernel that died are kept for its restart.").tag(
-        config=True
-    )
-    ready_within = Float(300.0, help="Seconds within which a started kernel has to answer.").tag(config=True)
-    lost_after = Float(
-        3600.0, help="Seconds after which an allocation that shall end is given up if its node does not answer."
-    ).tag(config=True)
-    reap_grace = Float(5.0, help="Seconds before something of ours that no allocation has is removed.").tag(config=True)
-    stop_within = Float(15.0, help="Seconds to wait for releases to be confirmed when the scheduler closes.").tag(
-        config=True
-    )
-    kernel_stop_within = Float(35.0, help="Seconds that a kernel may take to shut down.").tag(config=True)
-    keep_ended = Int(200, help="How many allocations that have ended are remembered.").tag(config=True)
-    keep_logs = Int(65536, help="How many characters of what a unit printed are kept after its end.").tag(config=True)
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        make_launcher: Callable[[NodeSpec], Launcher],
-        host: KernelHost | None = None,
-        *,
-        store: Path | Literal[":memory:"] = MEMORY,
-        limits: Limits | None = None,
-        clock: Callable[[], float] = time.time,
-        pause: Callable[[int], float] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        if kwargs.get("log", self) is None:
-            del kwargs["log"]
-        super().__init__(**kwargs)
-        self.id = ""
-        self._cluster, self._make_launcher, self._host = cluster, make_launcher, host
-        self._where, self._limits, self._clock, self._pause = store, limits, clock, pause or _random_pause
-        self._bell, self._subscribers, self._alarms = Bell(), Subscribers(self.log), Alarms(self._ring, clock)
-        self._ledger, self._records, self._works = Ledger(""), Records(), Works(self.log)
-        self._payloads: dict[str, Payload] = {}
-        self._errors: dict[str, dict[Work, GpufitError]] = {}
-        self._room: asyncio.TimerHandle | None = None
-        self._open = self._dead = False
-        self._store: Store
-        self._fleet: Fleet
-        self._units: UnitWork
-        self._reaper: Reaper
-
-    # --- events in, instructions out
-
-    def _handle(self, event: Event) -> None:
-        self._execute(self._ledger.handle(event, self._clock()))
-        self._bell.ring(event.id)
-
-    def _execute(self, instructions: Sequence[Instruction]) -> None:
-        for instruction in instructions:
-            if not self._dead or isinstance(instruction, ev.Save | ev.Notify | ev.Publish):
-                _DO[type(instruction)](self, instruction)
-
-    def _save(self, what: ev.Save) -> None:
-        self._store.save(self._ledger.entries[what.id])
-
-    def _notify(self, what: ev.Notify) -> None:
-        allocation = self._ledger.entries[what.id].allocation
-        self._records.add(allocation)
-        if allocation.state is State.ENDED:
-            self._retire(allocation)
-            self._ledger.forget(what.id)
-            if allocation.reason is EndReason.NODE_LOST and allocation.node is not None:
-                self._reaper.visit(allocation.node)
-        self._subscribers.tell(allocation)
-
-    def _retire(self, allocation: Allocation) -> None:
-        for id in self._records.retire(allocation, self.keep_ended):
-            self._units.forget(id)
-            self._errors.pop(id, None)
-            self._store.forget(id)
-
-    def _publish(self, what: ev.Publish) -> None:
-        self._fleet.publish(what.node)
-        self._make_room()
-
-    def _wake(self, what: ev.Wake) -> None:
-        self._alarms.set(what.at, what.id)
-
-    def _ring(self, id: str) -> None:
-        self._handle(ev.Woken(id=id))
-
-    def _cancel(self, what: ev.Cancel) -> None:
-        self._works.cancel(what.id, what.work)
-
-    def _failure(self, id: str, work: Work, error: BaseException | None) -> dict[str, Any]:
-        """What an event says of a failure; remembers the error for whoever waits."""
-        failure, message = failure_of(error)
-        if isinstance(error, GpufitError):
-            self._errors.setdefault(id, {})[work] = error
-            if logs := str(error.details.get("logs") or ""):
-                self._units.logs[id] = logs[-self.keep_logs :]
-        return {"id": id, "failure": failure, "message": message}
-
-    # --- placing
-
-    def _place(self, what: ev.Place) -> None:
-        if what.attempt == 0:
-            self._place_now(what)
-            return
-        self._works.begin(
-            what.id,
-            Work.PLACE,
-            asyncio.sleep(self._pause(what.attempt)),
-            lambda _: self._place_now(what),
-            lambda _: self._handle(ev.NotPlaced(id=what.id, message="it was cancelled")),
-        )
-
-    def _place_now(self, what: ev.Place) -> None:
-        """Select and reserve, with nothing in between."""
-        entry = self._ledger.entries[what.id]
-        try:
-            decision = self._select(entry.allocation.request, what.avoid)
-            if decision.placement is not None:
-                self._handle(self._placed(what.id, decision))
-            elif entry.waiting:  # why it does not fit was said when it began to wait
-                self._handle(ev.NotPlaced(id=what.id, message=entry.allocation.message))
-            else:
-                raise decision.refusal()
-        except GpufitError as error:
-            self._errors.setdefault(what.id, {})[Work.PLACE] = error
-            self._handle(ev.NotPlaced(id=what.id, message=error.message, never=not isinstance(error, NoFit)))
-        except Overcommitted:
-            self.log.exception("selection is wrong")
-            self._handle(ev.NotPlaced(id=what.id, message="selection failed; the server's log says why", never=True))
-
-    def _select(self, request: Request, avoid: Sequence[str] = ()) -> Decision:
-        policy = self.policy or self._cluster.inventory.policy
-        return self._fleet.index.select(request, policy, self._fleet.exclude(request, avoid))
-
-    def _placed(self, id: str, decision: Decision) -> ev.Placed:
-        placement = decision.placement
-        assert placement is not None
-        gpus = {gpu.uuid: gpu for gpu in self._fleet.node(placement.node).gpus}
-        chosen = [gpus[uuid] for uuid in placement.gpus]
-        return ev.Placed(
-            id=id,
-            placement=placement,
-            cards={gpu.uuid: gpu.card for gpu in chosen},
-            totals={gpu.uuid: gpu.memory_total for gpu in chosen if gpu.memory_total is not None},
-        )
-
-    def _make_room(self) -> None:
-        """Something changed: what waits may fit now."""
-        if self._room is None and not self._dead:
-            self._room = asyncio.get_running_loop().call_later(_ROOM_PAUSE, self._retry_waiting)
-
-    def _retry_waiting(self) -> None:
-        self._room = None
-        self._execute(self._ledger.retry_waiting(self._clock()))
+class Execution(Placing):
+    """Base of `Driver`: the work that instructions ask for."""
 
     # --- units
 
@@ -311,12 +128,7 @@ class Execution(LoggingConfigurable):
             self.log.warning("kernel %s was not shut down in good order: %s", kernel_id, error or "no answer")
 
 
-def _random_pause(attempt: int) -> float:
-    """Seconds before try number `attempt`."""
-    return random.uniform(0.05, 0.25) * float(2 ** min(attempt - 1, 5))
-
-
-_DO: dict[type[Instruction], Callable[[Execution, Any], None]] = {
+Execution._do = {
     ev.Place: Execution._place,
     ev.Prepare: Execution._prepare,
     ev.StartKernel: Execution._start_kernel,

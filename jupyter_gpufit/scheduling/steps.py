@@ -7,7 +7,6 @@ What event leads to which step is in `allocations.py`.
 
 from __future__ import annotations
 
-from ..durations import format_duration
 from ..models import EndReason, Launch, Progress, State
 from . import events as ev
 from .bookkeeping import Books
@@ -96,13 +95,3 @@ class Steps(Books):
             entry.kernel_cancelled = True
             self._cancel(entry, Work.START_KERNEL)
             self._deadline(entry, "kernel", self.limits.kernel_within)
-
-    def _give_up(self, entry: Entry, silent: float) -> None:
-        kept = f"{entry.said}; " if entry.said else ""
-        message = (
-            f"{kept}node {entry.allocation.node!r} did not answer for {format_duration(silent)}; "
-            "what may still run there is removed when it is back"
-        )
-        entry.unsure = False
-        self._set(entry, reason=EndReason.NODE_LOST, message=message, unit=None)
-        self._wind_down(entry)

@@ -1,0 +1,148 @@
+"""How events come to the state machine, and its instructions to whatever does them. Base of all that drives it.
+
+Everything happens on one event loop, and between an event and the last of its instructions nothing else does: no two
+requests ever see the same GPU free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from traitlets import Float, Int, Unicode
+from traitlets.config import LoggingConfigurable
+
+from ..errors import GpufitError
+from ..inventory import NodeSpec
+from ..models import Allocation, EndReason, State
+from . import events as ev
+from .alarms import Alarms
+from .allocations import Ledger, Limits
+from .events import Event, Instruction, Work
+from .fleet import Fleet
+from .needs import Cluster, KernelHost, Launcher
+from .reaper import Reaper
+from .records import Records
+from .store import MEMORY, Store
+from .watching import Bell, Subscribers
+from .works import UnitWork, Works, failure_of
+
+__all__ = ["Handling"]
+
+Payload = tuple[Sequence[str], Mapping[str, bytes], Mapping[str, str]]
+
+
+class Handling(LoggingConfigurable):
+    """Base of `Placing`: configuration, and the way of events through the state machine.
+
+    `make_launcher` makes the launcher of a node; `host` runs kernels (`None`: only callers with a kernel of their own);
+    `store` is the directory allocations are kept in, or `":memory:"`. `clock` is Unix time; `pause` says how long to
+    wait before try number 1, 2, … when a claim was lost to another scheduler (random, so that not all try at once).
+    """
+
+    policy = Unicode("", help="How a node is chosen: 'best-fit' or 'claim'. Empty: as the inventory says.").tag(
+        config=True
+    )
+    restart_within = Float(30.0, help="Seconds that GPUs of a kernel that died are kept for its restart.").tag(
+        config=True
+    )
+    ready_within = Float(300.0, help="Seconds within which a started kernel has to answer.").tag(config=True)
+    lost_after = Float(
+        3600.0, help="Seconds after which an allocation that shall end is given up if its node does not answer."
+    ).tag(config=True)
+    reap_grace = Float(5.0, help="Seconds before something of ours that no allocation has is removed.").tag(config=True)
+    stop_within = Float(15.0, help="Seconds to wait for releases to be confirmed when the scheduler closes.").tag(
+        config=True
+    )
+    kernel_stop_within = Float(35.0, help="Seconds that a kernel may take to shut down.").tag(config=True)
+    keep_ended = Int(200, help="How many allocations that have ended are remembered.").tag(config=True)
+    keep_logs = Int(65536, help="How many characters of what a unit printed are kept after its end.").tag(config=True)
+
+    _do: ClassVar[dict[type[Instruction], Callable[[Any, Any], None]]]
+    """What does each instruction; the classes that are based on this one fill it in."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        make_launcher: Callable[[NodeSpec], Launcher],
+        host: KernelHost | None = None,
+        *,
+        store: Path | Literal[":memory:"] = MEMORY,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.time,
+        pause: Callable[[int], float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if kwargs.get("log", self) is None:
+            del kwargs["log"]
+        super().__init__(**kwargs)
+        self.id = ""
+        self._cluster, self._make_launcher, self._host = cluster, make_launcher, host
+        self._where, self._limits, self._clock, self._pause = store, limits, clock, pause or _random_pause
+        self._bell, self._subscribers, self._alarms = Bell(), Subscribers(self.log), Alarms(self._ring, clock)
+        self._ledger, self._records, self._works = Ledger(""), Records(), Works(self.log)
+        self._payloads: dict[str, Payload] = {}
+        self._errors: dict[str, dict[Work, GpufitError]] = {}
+        self._room: asyncio.TimerHandle | None = None
+        self._open = self._dead = False
+        self._store: Store
+        self._fleet: Fleet
+        self._units: UnitWork
+        self._reaper: Reaper
+
+    # --- events in, instructions out
+
+    def _handle(self, event: Event) -> None:
+        self._execute(self._ledger.handle(event, self._clock()))
+        self._bell.ring(event.id)
+
+    def _execute(self, instructions: Sequence[Instruction]) -> None:
+        for instruction in instructions:
+            if not self._dead or isinstance(instruction, ev.Save | ev.Notify | ev.Publish):
+                self._do[type(instruction)](self, instruction)
+
+    def _save(self, what: ev.Save) -> None:
+        self._store.save(self._ledger.entries[what.id])
+
+    def _notify(self, what: ev.Notify) -> None:
+        allocation = self._ledger.entries[what.id].allocation
+        self._records.add(allocation)
+        if allocation.state is State.ENDED:
+            self._retire(allocation)
+            self._ledger.forget(what.id)
+            if allocation.reason is EndReason.NODE_LOST and allocation.node is not None:
+                self._reaper.visit(allocation.node)
+        self._subscribers.tell(allocation)
+
+    def _retire(self, allocation: Allocation) -> None:
+        for id in self._records.retire(allocation, self.keep_ended):
+            self._units.forget(id)
+            self._errors.pop(id, None)
+            self._store.forget(id)
+
+    def _wake(self, what: ev.Wake) -> None:
+        self._alarms.set(what.at, what.id)
+
+    def _ring(self, id: str) -> None:
+        self._handle(ev.Woken(id=id))
+
+    def _cancel(self, what: ev.Cancel) -> None:
+        self._works.cancel(what.id, what.work)
+
+    def _failure(self, id: str, work: Work, error: BaseException | None) -> dict[str, Any]:
+        """What an event says of a failure; remembers the error for whoever waits."""
+        failure, message = failure_of(error)
+        if isinstance(error, GpufitError):
+            self._errors.setdefault(id, {})[work] = error
+            if logs := str(error.details.get("logs") or ""):
+                self._units.logs[id] = logs[-self.keep_logs :]
+        return {"id": id, "failure": failure, "message": message}
+
+
+def _random_pause(attempt: int) -> float:
+    """Seconds before try number `attempt`."""
+    return random.uniform(0.05, 0.25) * float(2 ** min(attempt - 1, 5))
