@@ -11,7 +11,7 @@ WORKERS ?= 4
 INSTALLED := pyproject.toml $(wildcard kernelspec/* jupyter_config/*)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: demo lab test lint bench clean
+.PHONY: demo lab test lint bench notebooks clean
 
 demo: $(VENV)/.demo
 	$(BIN)/jupyter-gpufit demo --check
@@ -31,6 +31,10 @@ lint: $(VENV)/.test
 
 bench: $(VENV)/.test
 	$(BIN)/python bench/select.py
+
+# After a change of an example notebook: run it, and store what it gives.
+notebooks: $(VENV)/.demo
+	$(BIN)/python notebooks/execute.py
 
 clean:
 	rm -rf $(VENV) build dist

@@ -1,30 +1,26 @@
 """The text of `gpufit.toml` → `Inventory`. Pure (no file is touched), so that every rule can be tested by itself.
 
-parse → _Place.read (one reader per key, at the end of this module) → _complete (what has to hold between keys)
+parse → _Place.read (one reader per key, in `_gpufit_values.py`) → _complete (what has to hold between keys)
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 import socket
 import tomllib
 from collections.abc import Callable, Mapping
-from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Final, NoReturn
-from urllib.parse import SplitResult, urlsplit
+from pathlib import Path
+from typing import Any, Final, NoReturn
+from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Meta
 
-from .durations import parse_duration
+from ._gpufit_quota import quotas
+from ._gpufit_values import READERS, REPORTER_PORT, did_you_mean
 from .errors import InvalidValue, InventoryError
-from .inventory import MODELS, POLICIES, Inventory, Mount, NodeSpec
-from .memory import format_memory, parse_memory
+from .inventory import MODELS, POLICIES, Inventory, NodeSpec, Quota
 
 __all__ = ["parse"]
-
-REPORTER_PORT: Final = 9477
 
 
 def parse(text: str, path: Path) -> Inventory:
@@ -38,18 +34,18 @@ def parse(text: str, path: Path) -> Inventory:
 
     top = _Place(file, "")
     for key in data:
-        if key not in (known := ("defaults", "node", "policy")):
+        if key not in (known := ("defaults", "node", "policy", "quota")):
             top.unknown(key, known)
     policy = data.get("policy", POLICIES[0])
     if policy not in POLICIES:
-        hint = _did_you_mean(str(policy), POLICIES) or f"; use {' or '.join(map(repr, POLICIES))}"
+        hint = did_you_mean(str(policy), POLICIES) or f"; use {' or '.join(map(repr, POLICIES))}"
         top.refuse("policy", policy, f"there is no such policy{hint}")
 
     folder = path.parent
     defaults = data.get("defaults", {})
     if not isinstance(defaults, dict):
         top.refuse("defaults", defaults, "is not a table; write [defaults] on a line of its own, and the keys below it")
-    shared = _Place(file, "[defaults]").read(defaults, folder, tuple(key for key in _READERS if key != "name"))
+    shared = _Place(file, "[defaults]").read(defaults, folder, tuple(key for key in READERS if key != "name"))
     nodes = data.get("node", [])
     if isinstance(nodes, dict):
         reason = "[node] is one table, and nodes are a list; write [[node]], with two brackets, before each node's keys"
@@ -67,12 +63,15 @@ def parse(text: str, path: Path) -> Inventory:
         place = _Place(file, f"[[node]] {_shown(name)}" if isinstance(name, str) else f"[[node]] number {number}", name)
         if name is None:
             place.refuse("name", None, "is missing; give each node a name of its own")
-        own = place.read(table, folder, tuple(_READERS))
+        own = place.read(table, folder, tuple(READERS))
         spec = _complete(own, shared, place)
         if spec.name in specs:
             place.refuse("name", spec.name, "another [[node]] has this name already; names are unique")
         specs[spec.name] = spec
-    return Inventory(nodes=tuple(specs.values()), policy=str(policy), path=file)
+    everybody, own = Quota(), {}
+    if "quota" in data:
+        everybody, own = quotas(data["quota"], top, lambda where: _Place(file, where), folder)
+    return Inventory(nodes=tuple(specs.values()), policy=str(policy), path=file, all_quota=everybody, own_quotas=own)
 
 
 def _complete(own: dict[str, Any], shared: dict[str, Any], place: _Place) -> NodeSpec:
@@ -120,14 +119,21 @@ class _Place:
     def __init__(self, file: str, where: str, node: object = None) -> None:
         self.file, self.where, self.node = file, where, node
 
-    def read(self, table: Mapping[str, Any], folder: Path, known: tuple[str, ...]) -> dict[str, Any]:
-        """`table` with each value as `NodeSpec` has it."""
+    def read(
+        self,
+        table: Mapping[str, Any],
+        folder: Path,
+        known: tuple[str, ...],
+        readers: Mapping[str, Callable[[Any, Path], Any]] | None = None,
+    ) -> dict[str, Any]:
+        """`table` with each value as `NodeSpec` has it, or as the `readers` make it."""
+        readers = READERS if readers is None else readers
         values = {}
         for key, value in table.items():
             if key not in known:
                 self.unknown(key, known)
             try:
-                values[key] = _READERS[key](value, folder)
+                values[key] = readers[key](value, folder)
             except msgspec.ValidationError as error:
                 self.refuse(key, value, _in_words(str(error)))
             except InvalidValue as error:
@@ -136,7 +142,7 @@ class _Place:
 
     def unknown(self, key: str, known: tuple[str, ...]) -> NoReturn:
         # Without the value: somebody may have written a secret under a name we do not know.
-        hint = _did_you_mean(key, known) or f"; the keys here are {', '.join(known)}"
+        hint = did_you_mean(key, known) or f"; the keys here are {', '.join(known)}"
         if key == "name" and key not in known:
             hint = "; a name is each node's own: write it below its [[node]]"
         self._raise(key, f"{key}: there is no such key{hint}")
@@ -148,12 +154,6 @@ class _Place:
     def _raise(self, key: str, message: str) -> NoReturn:
         place = ": ".join(part for part in (self.file, self.where) if part)
         raise InventoryError(f"{place}: {message}", file=self.file, node=self.node, key=key)
-
-
-def _did_you_mean(word: str, known: tuple[str, ...]) -> str:
-    forms = (word, word.lower().replace("-", "_"))
-    close = [match for form in forms for match in difflib.get_close_matches(form, known, n=1)]
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _shown(value: object) -> str:
@@ -173,7 +173,7 @@ def _quotes(text: str, complaint: str) -> str:
         return ""
     if not wrong[0].isprintable():
         return ""
-    word = wrong[2] if wrong[1] in _READERS else "…"  # without a value that may be a secret
+    word = wrong[2] if wrong[1] in READERS else "…"  # without a value that may be a secret
     return f'; text needs quotes: {wrong[1]} = "{word}"'
 
 
@@ -197,213 +197,3 @@ def _in_words(complaint: str) -> str:
     if match := re.match(r"Object missing required field `(\w+)`", complaint):
         return f"{match[1]!r} is missing"
     return complaint
-
-
-# --- one reader per key: the TOML value → the value in `NodeSpec`. They raise InvalidValue or msgspec.ValidationError -
-
-
-def _typed(kind: Any) -> Callable[[Any, Path], Any]:
-    return lambda value, folder: msgspec.convert(value, kind)
-
-
-def _name(value: Any, folder: Path) -> str:
-    name = msgspec.convert(value, str)
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", name, re.ASCII):
-        raise InvalidValue("cannot be a name; use up to 253 letters, digits, '-', '_' and '.', a letter or digit first")
-    return name
-
-
-def _text(value: Any, folder: Path) -> str:
-    text: str = msgspec.convert(value, str)
-    if not text.strip() or not text.isprintable() or text != text.strip():
-        raise InvalidValue("is empty, or has blanks around it or characters that cannot be printed")
-    return text
-
-
-def _duration(least: str, most: str) -> Callable[[Any, Path], float]:
-    def read(value: Any, folder: Path) -> float:
-        seconds = parse_duration(value)
-        if not parse_duration(least) <= seconds <= parse_duration(most):
-            raise InvalidValue(f"is not from {least} to {most}")
-        return seconds
-
-    return read
-
-
-def _size(least: str) -> Callable[[Any, Path], int]:
-    def read(value: Any, folder: Path) -> int:
-        size = parse_memory(value)
-        if size < parse_memory(least):
-            raise InvalidValue(f"{format_memory(size)} is too little; give at least {least}")
-        return size
-
-    return read
-
-
-def _local_file(value: Any, folder: Path) -> str:
-    """A path on this machine: `~` is the user's home; a relative one is relative to the inventory."""
-    return str(folder / Path(_text(value, folder)).expanduser())
-
-
-def _absolute(value: Any, folder: Path) -> str:
-    """A path on the node, or in its containers."""
-    path = PurePosixPath(_text(value, folder))
-    if not path.is_absolute() or ".." in path.parts:
-        raise InvalidValue("is not an absolute path; write it from the root, like '/srv/data', and without '..'")
-    return str(path)
-
-
-def _url(value: Any, folder: Path, schemes: tuple[str, ...], example: str) -> SplitResult:
-    text = _text(value, folder)
-    hint = f"write it like {example}"
-    try:
-        url = urlsplit(text)
-        port = url.port
-    except ValueError as error:
-        raise InvalidValue(f"is not an address ({error}); {hint}") from None
-    if url.scheme not in schemes or "://" not in text:
-        raise InvalidValue(f"has none of the schemes {', '.join(scheme + '://' for scheme in schemes)}; {hint}")
-    if url.password is not None:
-        raise InvalidValue(
-            "holds a password, and this file is no place for secrets; use keys, tls or report_token_file"
-        )
-    if url.query or url.fragment or " " in text or port == 0:
-        raise InvalidValue(f"has more than an address has; {hint}")
-    if url.scheme != "unix" and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*|[0-9A-Fa-f:]+", url.hostname or ""):
-        raise InvalidValue(f"has no host that can be one; {hint}")
-    return url
-
-
-def _docker(value: Any, folder: Path) -> str | None:
-    if value == "process":
-        return None
-    example = "'tcp://gpu01:2376', 'unix:///var/run/docker.sock', 'ssh://me@gpu01' or 'process'"
-    url = _url(value, folder, ("unix", "tcp", "ssh"), example)
-    if url.scheme == "unix":
-        if url.netloc or not PurePosixPath(url.path).is_absolute() or url.path == "/":
-            raise InvalidValue(
-                "is not a socket's path; write it with three slashes, like 'unix:///var/run/docker.sock'"
-            )
-        return f"unix://{url.path}"
-    # A user that begins with "-" would be an option of the ssh command.
-    if url.path.strip("/") or (url.username is not None and not re.fullmatch(r"\w[\w.-]*", url.username, re.ASCII)):
-        raise InvalidValue("has more than user, host and port")
-    if url.scheme == "tcp":
-        if url.username is not None:
-            raise InvalidValue("has a user, which an engine's tcp port knows nothing of; leave it out")
-        if url.port is None:
-            raise InvalidValue("has no port; Docker's own are 2376 (TLS) and 2375 (plain)")
-    return f"{url.scheme}://{url.netloc}"
-
-
-def _report(value: Any, folder: Path) -> str:
-    text = _text(value, folder)
-    if text == "local":
-        return text
-    if text.startswith("simulated:"):
-        if not text.removeprefix("simulated:").strip():
-            raise InvalidValue("does not say what to simulate; write it like 'simulated:4xA100-40GB'")
-        return text
-    url = _url(text, folder, ("http", "https"), f"'http://gpu01:{REPORTER_PORT}', 'local' or 'simulated:4xA100-40GB'")
-    if url.username is not None:
-        raise InvalidValue("has a user, which a reporter knows nothing of; its token goes into report_token_file")
-    if url.port is None:
-        raise InvalidValue(f"has no port; a reporter's own is {REPORTER_PORT}")
-    return f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}"
-
-
-def _address(value: Any, folder: Path) -> str:
-    text = _text(value, folder)
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*|[0-9A-Fa-f]*:[0-9A-Fa-f:.]+", text):
-        raise InvalidValue("is not a host name or IP address; write it alone, without scheme and port: '10.0.0.11'")
-    return text
-
-
-def _mount(value: Any, folder: Path) -> Mount:
-    """`"/srv/data:/data[:ro|:rw]"`, or a table of `source`, `target` and `read_only`. Read-only if not said."""
-    if isinstance(value, str):
-        source, _, rest = value.partition(":")
-        target, _, mode = rest.partition(":")
-        if not target or mode not in ("", "ro", "rw"):
-            raise InvalidValue("is not a mount; write it like '/srv/data:/data', '/srv/data:/data:rw', or as a table")
-        value = {"source": source, "target": target, "read_only": mode != "rw"}
-    if isinstance(value, dict) and (odd := set(value) - set(Mount.__struct_fields__)):
-        raise InvalidValue(f"a mount has no key {min(odd)!r}; its keys are {', '.join(Mount.__struct_fields__)}")
-    mount = msgspec.convert(value, Mount)
-    source, target = _absolute(mount.source, folder), _absolute(mount.target, folder)
-    if PurePosixPath(source).name == "docker.sock":
-        raise InvalidValue(f"{source} would make whoever is in the container root of the node; leave it out")
-    if target == "/" or PurePosixPath(target).parts[1] in ("proc", "sys", "dev"):
-        raise InvalidValue(f"{target} is the container's own; mount it elsewhere")
-    return Mount(source=source, target=target, read_only=mount.read_only)
-
-
-def _mounts(value: Any, folder: Path) -> tuple[Mount, ...]:
-    mounts = tuple(_mount(each, folder) for each in msgspec.convert(value, list[Any]))
-    targets = [mount.target for mount in mounts]
-    if twice := sorted({target for target in targets if targets.count(target) > 1}):
-        raise InvalidValue(f"{twice[0]} is the target of two mounts; a directory can be mounted once")
-    return mounts
-
-
-def _labels(value: Any, folder: Path) -> dict[str, str]:
-    labels = msgspec.convert(value, dict[str, Any])
-    for key, label in labels.items():
-        if not isinstance(label, str):
-            written = str(label).lower() if isinstance(label, bool) else label
-            shown = f'"{written}"' if isinstance(label, bool | int | float) else '"…"'
-            hint = f"write {key} = {shown}" if re.fullmatch(r"[A-Za-z0-9_-]+", key) else f"write {shown}, in quotes"
-            raise InvalidValue(f"the label {key!r} is {label!r}; labels are text: {hint}")
-    return {_text(key, folder): _text(label, folder) for key, label in labels.items()}
-
-
-def _pull(value: Any, folder: Path) -> str:
-    policies = ("missing", "never", "always")
-    if value not in policies:
-        raise InvalidValue(f"is not one of {', '.join(map(repr, policies))}{_did_you_mean(str(value), policies)}")
-    return str(value)
-
-
-_PART: Final = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
-_REFERENCE: Final = re.compile(
-    # registry[:port]/ (which has a dot, a port, or is localhost), path, :tag, @digest: the grammar of Docker references
-    r"(?:(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+(?::\d+)?|[A-Za-z0-9-]+:\d+|localhost|\[[0-9a-fA-F:]+\](?::\d+)?)/)?"
-    rf"{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][\w.-]{{0,127}})?(?:@[A-Za-z0-9+._-]+:[0-9a-fA-F]{{32,}})?",
-    re.ASCII,
-)
-
-
-def _image(value: Any, folder: Path) -> str:
-    image = _text(value, folder)
-    if not _REFERENCE.fullmatch(image) and not re.fullmatch(r"sha256:[0-9a-f]{64}", image):
-        hint = "; names of images have no capital letters" if image != image.lower() and " " not in image else ""
-        raise InvalidValue(
-            f"cannot be the name of an image{hint}; write it like 'registry.example.com:5000/lab/pytorch:2.4'"
-        )
-    return image
-
-
-_READERS: Final[dict[str, Callable[[Any, Path], Any]]] = {
-    "name": _name,
-    "docker": _docker,
-    "report": _report,
-    "report_token_file": _local_file,
-    "address": _address,
-    "monitor_period": _duration("100ms", "1h"),
-    "timeout": _duration("100ms", "1m"),
-    "stale_after": _duration("100ms", "1d"),
-    "image": _image,
-    "images": lambda value, folder: tuple(_text(glob, folder) for glob in msgspec.convert(value, list[Any])),
-    "pull": _pull,
-    "shm_size": _size("1MiB"),
-    "ram": _size("64MiB"),
-    "cpus": _typed(Annotated[float, Meta(gt=0, le=4096)]),
-    "pids": _typed(Annotated[int, Meta(ge=16, le=4194304)]),
-    "workdir": _absolute,
-    "mounts": _mounts,
-    "tls": _local_file,
-    "insecure": _typed(bool),
-    "allow_plaintext": _typed(bool),
-    "models": _absolute,
-    "labels": _labels,
-}

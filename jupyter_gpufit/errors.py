@@ -11,6 +11,7 @@
     ├── Forbidden             it belongs to somebody else, or the inventory does not allow it
     ├── LaunchError           a launch failed; everything it had made is undone
     │   ├── ClaimLost         another scheduler holds these GPUs: select again
+    │   ├── NodeUnfit         nothing can be launched on that node now: select another
     │   └── ImageRefused      the image cannot be used here
     ├── NodeUnreachable       a node's engine or reporter does not answer
     ├── Unavailable           the service itself is not there: it starts, stops, or could not start
@@ -37,6 +38,7 @@ __all__ = [
     "LaunchError",
     "NeverFits",
     "NoFit",
+    "NodeUnfit",
     "NodeUnreachable",
     "NotFound",
     "NotPlaced",
@@ -123,6 +125,13 @@ class ClaimLost(LaunchError):
 
     code = "claim-lost"
     status = 409
+
+
+class NodeUnfit(LaunchError):
+    """Nothing can be launched on that node as it is, whatever is asked (its disk is full). What was made is undone."""
+
+    code = "node-unfit"
+    status = 503
 
 
 class ImageRefused(LaunchError):

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from .errors import InventoryError
 
-__all__ = ["MODELS", "POLICIES", "Inventory", "Mount", "NodeSpec", "find", "load"]
+__all__ = ["MODELS", "POLICIES", "Inventory", "Mount", "NodeSpec", "Quota", "find", "load"]
 
 POLICIES: Final = ("best-fit", "claim")
 """What `policy` may be: the names of `scheduling/policies.py` (a test compares the two)."""
@@ -51,6 +51,10 @@ class NodeSpec(Struct, frozen=True, kw_only=True):
     timeout: float = 4.0
     stale_after: float = 30.0
     """A report older than this is not acted on. Default in a file: at least three monitoring periods and a timeout."""
+    idle_after: float | None = None
+    """An allocation whose kernel and GPUs do nothing for so long is released; `None`: never."""
+    idle_warning: float = 600.0
+    """So long before that it is warned; half of `idle_after` if that is less."""
     image: str = "quay.io/jupyter/pytorch-notebook:cuda12-latest"
     images: tuple[str, ...] = ()
     """Globs of images people may ask for; `image` is always allowed."""
@@ -89,6 +93,21 @@ class NodeSpec(Struct, frozen=True, kw_only=True):
         return image == self.image or any(fnmatchcase(image, pattern) for pattern in self.images)
 
 
+class Quota(Struct, frozen=True, kw_only=True):
+    """What one person may have: `[quota]`, and over it `[quota.owner.NAME]`. `None`: no limit."""
+
+    gpus: int | None = None
+    """GPUs at once, of all their allocations together."""
+    allocations: int | None = None
+    """Allocations at once, waiting ones not counted."""
+    time: float | None = None
+    """Seconds that an allocation may last; also the time of one that asks for none."""
+    wait: float | None = None
+    """Seconds that a request may wait."""
+    priority: int | None = None
+    """The highest priority that may be asked for. In a file that has any quota it is 0 unless said."""
+
+
 class Inventory(Struct, frozen=True, kw_only=True):
     """The cluster, as described by one file (or by nothing: this machine)."""
 
@@ -96,6 +115,14 @@ class Inventory(Struct, frozen=True, kw_only=True):
     policy: str = "best-fit"
     path: str | None = None
     """The file it came from."""
+    all_quota: Quota = Quota()
+    """Of everybody who has no quota of their own."""
+    own_quotas: dict[str, Quota] = {}
+    """Owner -> their quota, with what it does not say filled in from `all_quota`."""
+
+    def quota(self, owner: str) -> Quota:
+        """What `owner` may have."""
+        return self.own_quotas.get(owner, self.all_quota)
 
 
 # --- finding and reading the file -------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ __all__ = [
     "Node",
     "Placement",
     "Progress",
+    "Queued",
     "Report",
     "Request",
     "State",
@@ -42,6 +43,7 @@ __all__ = [
 T = TypeVar("T")
 
 MAX_TEXT = 512  # characters of an image, a glob or a label; nothing real is longer
+MAX_PRIORITY = 100
 MAX_GPUS = 1024  # per request; far above any one machine, low enough that nothing of that size hurts
 
 
@@ -139,6 +141,8 @@ class Claim(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Likewise for the process launcher."""
     cards: dict[str, str] = {}
     """uuid -> card, for GPUs whose card is known to the claimant."""
+    expires: float | None = None
+    """Unix time at which it will end by itself, as far as the claimant said when it began."""
 
 
 class Node(Struct, frozen=True, kw_only=True):
@@ -152,6 +156,8 @@ class Node(Struct, frozen=True, kw_only=True):
     """Why nothing may be placed here now (unreachable, stale, mismatch...), for people; `None`: usable."""
     age: float | None = None
     """Seconds since its last good report was sampled; `None`: there was none."""
+    reporting: bool = True
+    """Whether its reporter answers. (Its engine is another matter.)"""
     driver: str | None = None
     cuda: str | None = None
     launcher: str = "docker"
@@ -178,6 +184,8 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
     """May also use GPUs that other shared allocations hold, as long as memory fits."""
     wait: float | str | None = None
     """Seconds it may be queued if nothing fits now."""
+    priority: int = 0
+    """Of those that wait, the ones with a higher number come first; from -100 to 100."""
     node: str | None = None
     """Only this node (a glob)."""
     model: str | None = None
@@ -191,6 +199,10 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
         put = msgspec.structs.force_setattr
         if isinstance(self.gpus, bool) or not isinstance(self.gpus, int) or not 1 <= self.gpus <= MAX_GPUS:
             raise InvalidValue(f"gpus is {self.gpus!r}; ask for a whole number from 1 to {MAX_GPUS}")
+        if isinstance(self.priority, bool) or not isinstance(self.priority, int) or abs(self.priority) > MAX_PRIORITY:
+            raise InvalidValue(
+                f"priority is {self.priority!r}; give a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}"
+            )
         sizes = tuple(self.memory) if isinstance(self.memory, list | tuple) else (self.memory,) * self.gpus
         if len(sizes) != self.gpus:
             raise InvalidValue(
@@ -237,7 +249,10 @@ class Placement(Struct, frozen=True, kw_only=True):
 # --- stages D and E: what was granted
 
 # What is shown of an allocation, in the contract's order.
-_PUBLIC = "id name owner state reason message node gpus memory kernel_id created expires ended progress version"
+_PUBLIC = """
+    id name owner state reason message node gpus memory kernel_id created expires ended
+    warning unreachable_since progress queue version
+"""
 
 
 class State(StrEnum):
@@ -273,6 +288,23 @@ class Progress(Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
+class Queued(Struct, frozen=True, kw_only=True):
+    """Where a request that waits stands in the queue of its scheduler."""
+
+    position: int
+    """1: it is the next one to get what becomes free."""
+    of: int
+    """How many wait."""
+    until: float
+    """When it will have waited for as long as it said, and is refused."""
+    missing: str = ""
+    """Why it cannot start now, in a sentence for people."""
+    frees: str = ""
+    """What would make it start, as far as is known: a sentence for people."""
+    start: float | None = None
+    """When it starts at the latest, by the time limits of what runs; `None`: that is not known."""
+
+
 class Allocation(Struct, frozen=True, kw_only=True):
     """A granted request. What REST shows of it is `public()`."""
 
@@ -285,6 +317,12 @@ class Allocation(Struct, frozen=True, kw_only=True):
     reason: EndReason | None = None
     message: str = ""
     """One sentence for people on the state it is in."""
+    warning: str = ""
+    """One sentence for people on what will happen to it soon, when, and what to do about it; empty: nothing."""
+    warning_kind: str = ""
+    """What it warns of: `time` (its time will be over), `idle` (it will be released for doing nothing), …"""
+    warning_at: float | None = None
+    """When that will be, if it is known."""
     node: str | None = None
     gpus: tuple[str, ...] = ()
     memory: tuple[int, ...] = ()
@@ -292,7 +330,11 @@ class Allocation(Struct, frozen=True, kw_only=True):
     expires: float | None = None
     ended: float | None = None
     progress: Progress | None = None
+    queue: Queued | None = None
+    """While it waits for GPUs: where it stands."""
     unit: Unit | None = None
+    unreachable_since: float | None = None
+    """When the node's engine stopped answering; `None`: it answers, or nothing is placed."""
     version: int = 0
     """Counts the changes of this allocation; "wait for a change" means wait for a greater one."""
 
@@ -301,7 +343,12 @@ class Allocation(Struct, frozen=True, kw_only=True):
         keys = _PUBLIC.split()
         # By way of JSON: `to_builtins` leaves tuples, which are no JSON type (schemas of events refuse them).
         public: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({key: getattr(self, key) for key in keys}))
-        return public | {"image": self.request.image, "shared": self.request.shared, "time": self.request.time}
+        return public | {
+            "image": self.request.image,
+            "shared": self.request.shared,
+            "time": self.request.time,
+            "priority": self.request.priority,
+        }
 
 
 class Launch(Struct, frozen=True, kw_only=True):
@@ -318,6 +365,9 @@ class Launch(Struct, frozen=True, kw_only=True):
     image: str | None = None
     kernel: str | None = None
     expires: float | None = None
+    outlive: float = 0.0
+    """Seconds that a process unit waits for another server, should its own die; 0: it ends with it. (A container waits
+    for as long as it takes.)"""
     host_ports: tuple[int, ...] = ()
     """After a restart: the ports the unit before had, to have again."""
     cards: dict[str, str] = {}

@@ -94,6 +94,8 @@ def test_every_key_is_read() -> None:
         "monitor_period": ('"1m30s"', 90.0),
         "timeout": ("2", 2.0),
         "stale_after": ('"5m"', 300.0),
+        "idle_after": ('"1h30m"', 5400.0),
+        "idle_warning": ('"5m"', 300.0),
         "image": ('"lab/torch:2"', "lab/torch:2"),
         "images": ('["lab/*", "quay.io/jupyter/*"]', ("lab/*", "quay.io/jupyter/*")),
         "pull": ('"never"', "never"),
@@ -439,6 +441,18 @@ def test_the_examples_of_the_documentation_work() -> None:
     page = (Path(__file__).parent.parent / "docs" / "inventory.md").read_text()
     examples = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     assert [len(parse(example, FILE).nodes) for example in examples] == [3, 2]
+
+
+def test_what_idle_kernels_are_allowed() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "time.md").read_text()
+    [example] = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    nodes = '[[node]]\nname = "a"\n[[node]]\nname = "b"\nidle_after = "never"\n[[node]]\nname = "c"\nidle_after = "1d"'
+    limits = [(one.idle_after, one.idle_warning) for one in parse(f"{example}\n{nodes}", FILE).nodes]
+    assert limits == [(7200.0, 600.0), (None, 600.0), (86400.0, 600.0)]
+    assert node("").idle_after is None, "off unless configured"
+    for keys in ('idle_after = "0s"', 'idle_after = "forever"', "idle_after = true", 'idle_warning = "never"'):
+        with pytest.raises(InventoryError, match="idle_"):
+            node(keys)
 
 
 def test_the_model_store_is_where_containers_get_it() -> None:

@@ -15,19 +15,21 @@ import logging
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .. import __version__
 from ..errors import Conflict, Forbidden, GpufitError, InvalidValue, NotPlaced, Unavailable
+from ..kernels.extended import extended
 from ..models import Node
 from ..notebook.client import Client, Json, RestClient, embedded, has_ended, is_running, latest
 from ..notebook.discovery import running_servers, server_at, with_token
-from ..notebook.grammar import Parser, add_request, meant, request_of
+from ..notebook.grammar import Parser, add_request, add_span, meant, request_of
 from ..notebook.progress import Progress, follow
 from ..notebook.show import allocation_table, describe, explanation, gpu_table, node_table, text_table
 from ..notebook.transport import ExtensionMissing, ServerUnreachable
-from . import demo, reporter
+from . import demo, doctor, reporter
 
 __all__ = ["main"]
 
@@ -131,12 +133,16 @@ def _parser() -> CommandParser:
     add_request(verb("explain", "where a request would go, and why", _explain))
     made = verb("allocations", "what I hold", _allocations)
     made.add_argument("--ended", action="store_true", help="also those that have ended lately")
+    made = verb("extend", "more time for an allocation whose time is limited", _extend)
+    made.add_argument("name", metavar="NAME", help="the allocation's name or id")
+    add_span(made)
     made = verb("release", "give GPUs back", _release)
     made.add_argument("name", metavar="NAME", nargs="?", help="the allocation's name or id")
     made.add_argument("--all", action="store_true", help="everything I hold")
     made = verb("logs", "what an allocation printed", _logs)
     made.add_argument("name", metavar="NAME", help="the allocation's name or id")
     made.add_argument("--tail", metavar="LINES", type=int, default=200, help="how many lines (200)")
+    doctor.add_arguments(verb("doctor", doctor.ABOUT, doctor.run))
     reporter.add_parser(verbs)
     demo.add_parser(verbs)
     return parser
@@ -232,6 +238,16 @@ def _allocations(options: argparse.Namespace) -> int:
         _print_table(*allocation_table(allocations))
     else:
         print("You hold no GPUs.")
+    return 0
+
+
+def _extend(options: argparse.Namespace) -> int:
+    with _client(options) as client:
+        allocation = client.extend(client.get(options.name)["id"], options.time)
+    if options.json:
+        _print_json(allocation)
+    else:
+        print(extended(allocation, time.time()))
     return 0
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -39,6 +39,9 @@ ROOT = "notebooks"
 
 NODES = """\
 # Four unlike nodes, none of which exists. `jupyter gpufit demo` made this file.
+
+[defaults]
+monitor_period = "1s"
 
 [[node]]  # large, and mostly used by others
 name = "atlas"
@@ -148,7 +151,7 @@ class DemoServer:
         self.root.mkdir(parents=True, exist_ok=True)
         (self.directory / "gpufit.toml").write_text(NODES, "utf-8")
         if not (self.root / NOTEBOOK).exists():
-            shutil.copy(quick_start(), self.root / NOTEBOOK)
+            (self.root / NOTEBOOK).write_text(_without_outputs(quick_start().read_text("utf-8")), "utf-8")
 
     def _command(self) -> list[str]:
         return [
@@ -215,6 +218,15 @@ def quick_start() -> Path:
         if place.exists():
             return place
     raise LaunchError(f"the quick-start notebook is not in {here}; reinstall jupyter_gpufit")
+
+
+def _without_outputs(notebook: str) -> str:
+    """What the notebook gave whoever ran it last is not what it gives here."""
+    content = json.loads(notebook)
+    for cell in content["cells"]:
+        if cell["cell_type"] == "code":
+            cell |= {"outputs": [], "execution_count": None}
+    return json.dumps(content, indent=1)
 
 
 @contextlib.contextmanager

@@ -244,10 +244,17 @@ class Cache:
             labels=spec.labels,
             reason=self._reason(entry),
             age=None if report is None else self._age(entry),
+            reporting=self._reporting(entry),
             driver=None if report is None else report.driver,
             cuda=None if report is None else report.cuda,
             launcher=spec.launcher,
         )
+
+    def _reporting(self, entry: _Entry) -> bool:
+        """Whether the reporter answers, as far as is known: one failure, or none so far, is no silence."""
+        if entry.report is None:
+            return not entry.failures
+        return entry.failures < _STRIKES and self._age(entry) < entry.spec.stale_after
 
     def _reason(self, entry: _Entry) -> str | None:
         """Why nothing may be placed on the node now. Does not change while nothing happens, so it names no ages."""

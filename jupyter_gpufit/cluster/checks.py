@@ -7,6 +7,7 @@ or the whole report is refused. What is only shown is made fit for it: text is c
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from msgspec.structs import replace
@@ -23,6 +24,8 @@ _MAX_BYTES: Final = 2**60
 _MAX_ID: Final = 128
 _MAX_WORD: Final = 100
 _MAX_SENTENCE: Final = 500
+_UUID: Final = re.compile(r"[A-Za-z][A-Za-z0-9._:/-]{0,127}")
+_NO_UUIDS: Final = frozenset({"all", "none", "void"})
 
 
 def check_report(report: Report) -> Report:
@@ -60,7 +63,9 @@ def clean(text: str, most: int) -> str:
 
 
 def _gpu(gpu: Gpu, at: str) -> Gpu:
-    _identifier(f"{at}.uuid", gpu.uuid)
+    # It goes into the list of devices that a container can see: there `all`, an index or `GPU-1,GPU-2` mean more than one.
+    if _UUID.fullmatch(gpu.uuid) is None or gpu.uuid.lower() in _NO_UUIDS:
+        raise InvalidValue(f"{at}.uuid is {clean(gpu.uuid, 60)!r}, which cannot be the uuid of a GPU")
     _identifier(f"{at}.card", gpu.card)
     if gpu.parent is not None:
         _identifier(f"{at}.parent", gpu.parent)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from ..models import Claim, Gpu, GpuProcess
 
-__all__ = ["effective"]
+__all__ = ["effective", "same_container"]
 
 _SHORT_ID = 12
 """Hex digits of a container id as `docker ps` shows it; fewer identify nothing."""
@@ -52,7 +52,7 @@ class _Holding(Struct):
     shared: bool
 
     def owns(self, process: GpuProcess) -> bool:
-        return process.pid in self.pids or any(_same_container(process.container, own) for own in self.containers)
+        return process.pid in self.pids or any(same_container(process.container, own) for own in self.containers)
 
 
 def _holdings(claims: Iterable[Claim]) -> list[_Holding]:
@@ -147,7 +147,7 @@ def _not_allocatable(gpu: Gpu, parents: set[str]) -> str | None:
     return None
 
 
-def _same_container(reported: str | None, own: str) -> bool:
+def same_container(reported: str | None, own: str) -> bool:
     """Whether two ids of containers are of the same one; either may be shortened, or in capitals."""
     if reported is None:
         return False

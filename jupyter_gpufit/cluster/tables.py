@@ -1,7 +1,8 @@
 """The cluster as pandas DataFrames: for `%gpufit nodes | gpus | allocations`, and for whoever computes with them.
 
 Columns and dtypes are always the same, also of an empty table; unknown is `<NA>`, never zero. Sizes are integer bytes,
-times UTC. `style` is the same for people. Importing this does not load pandas; calling it does.
+times UTC. `style` and `texts` are the same for people, `telling` the columns of it that tell them something.
+Importing this does not load pandas; calling it does.
 """
 
 from __future__ import annotations
@@ -20,7 +21,17 @@ if TYPE_CHECKING:
     import pandas as pd
     from pandas.io.formats.style import Styler
 
-__all__ = ["ALLOCATION_COLUMNS", "BYTES", "GPU_COLUMNS", "NODE_COLUMNS", "allocations", "gpus", "nodes", "style"]
+__all__ = [
+    "ALLOCATION_COLUMNS",
+    "GPU_COLUMNS",
+    "NODE_COLUMNS",
+    "allocations",
+    "gpus",
+    "nodes",
+    "style",
+    "telling",
+    "texts",
+]
 
 _TIME: Final = "datetime64[ns, UTC]"
 
@@ -75,10 +86,13 @@ ALLOCATION_COLUMNS: Final = {
     "ended": _TIME,
     "reason": "string",
     "message": "string",
+    "warning": "string",
     "image": "string",
     "shared": "boolean",
     "id": "string",
     "kernel_id": "string",
+    "priority": "Int64",
+    "position": "Int64",  # among those that wait
     "uuids": "string",  # of the GPUs, separated by blanks
 }
 
@@ -144,8 +158,11 @@ def _allocation_row(public: Mapping[str, Any]) -> dict[str, Any]:
     same = ("name", "state", "node", "owner", "created", "expires", "ended", "reason", "message", "id", "kernel_id")
     return {
         **{column: public.get(column) for column in same},
+        "warning": public.get("warning"),
         "image": public.get("image"),
         "shared": public.get("shared"),
+        "priority": public.get("priority"),
+        "position": (public.get("queue") or {}).get("position"),
         "gpus": len(uuids) or None,
         "memory": sum(memory) if uuids else None,
         "uuids": " ".join(uuids),
@@ -172,12 +189,41 @@ def _frame(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> pd.DataFra
 
 # --- for people
 
-BYTES: Final = ("memory_total", "memory_free", "memory_used", "memory")
-"""Columns that are sizes."""
 _SHARES: Final = {"memory_free": "memory_total", "memory_used": "memory_total", "utilization": 100}
 """Columns with a bar, and what a full bar is: another column, or a number."""
 _COLORS: Final = {"memory_free": "46, 160, 67", "memory_used": "209, 134, 22", "utilization": "56, 132, 244"}
 """Half-transparent over whatever is behind, and no colour of text: so it reads on light and dark."""
+_ASIDE: Final = ("uuid", "uuids", "card", "parent", "numa", "kernel_id", "id")
+"""For programs: long, and people name things otherwise."""
+_ORDINARY: Final = {
+    "usable": True,
+    "allocatable": True,
+    "health": "ok",
+    "shareable": False,
+    "shared": False,
+    "priority": 0,
+    "labels": "{}",
+}
+"""A column that says this in every row says nothing."""
+_SENTENCES: Final = ("reason", "message", "warning")
+_UNUSABLE: Final = ("usable", "allocatable")
+
+
+def telling(table: pd.DataFrame) -> list[str]:
+    """Those columns of `table` that tell a person something: not empty, not the ordinary everywhere, no ids."""
+
+    def tells(column: str) -> bool:
+        said = table[column].dropna()
+        return bool((said != _ORDINARY.get(column, "")).any())
+
+    return [column for column in table.columns if column not in _ASIDE and tells(column)]
+
+
+def texts(table: pd.DataFrame) -> list[list[str]]:
+    """Its cells as `style` shows them, row by row."""
+    formats = _formats(table)
+    columns = [_column(table[column], formats.get(column, str)) for column in table.columns]
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def style(table: pd.DataFrame) -> Styler:
@@ -185,30 +231,51 @@ def style(table: pd.DataFrame) -> Styler:
 
     What nodes wrote of themselves is escaped. Works with light and dark themes.
     """
-    formats: dict[str, Any] = {
-        **dict.fromkeys(BYTES, _gib),
-        **dict.fromkeys(("created", "expires", "ended"), _moment),
-        **dict.fromkeys((column for column in table.columns if str(table.dtypes[column]) == "boolean"), _mark),
-        "utilization": "{:.0f} %",
-        "temperature": "{:.0f} °C",
-        "power": "{:.0f} W",
-        "age": "{:.1f} s",
-    }
-    known = {column: how for column, how in formats.items() if column in table.columns}
-    texts: Any = [column for column in table.columns if str(table.dtypes[column]) == "string"]
-    shown = table.style.format(known, na_rep="?", escape="html")
-    shown = shown.format(na_rep="", escape="html", subset=texts)  # mostly there is no reason, no profile: no riddle
+    words: Any = [column for column in table.columns if str(table.dtypes[column]) == "string"]
+    shown = table.style.format(_formats(table), na_rep="?", escape="html")
+    shown = shown.format(na_rep="", escape="html", subset=words)  # mostly there is no reason, no profile: no riddle
     for column, whole in _SHARES.items():
         if column in table.columns and (isinstance(whole, int) or whole in table.columns):
             of = table[whole] if isinstance(whole, str) else whole
             shown = shown.apply(_bars, subset=[column], of=of, color=_COLORS[column])
-    return shown.hide(axis="index")
+    for column in table.columns.intersection(list(_UNUSABLE)):
+        shown = shown.apply(lambda row, column=column: _dimmed(row, row.isna()[column] or row[column]), axis="columns")
+    sentences: Any = [column for column in words if column in _SENTENCES]
+    shown = shown.set_properties(subset=sentences, **{"white-space": "normal", "min-width": "16em"})
+    sides = ["left" if column in words else "right" for column in table.columns]
+    styles: Any = [
+        {"selector": f"th.col{at}, td.col{at}", "props": f"text-align: {side}"} for at, side in enumerate(sides)
+    ]
+    return shown.set_table_styles(styles).hide(axis="index")
+
+
+def _formats(table: pd.DataFrame) -> dict[str, Any]:
+    formats: dict[str, Any] = {
+        **dict.fromkeys(("memory_total", "memory_free", "memory_used", "memory"), _gib),
+        **dict.fromkeys(("created", "expires", "ended"), _moment),
+        **dict.fromkeys((column for column in table.columns if str(table.dtypes[column]) == "boolean"), _mark),
+        "utilization": "{:.0f} %".format,
+        "temperature": "{:.0f} °C".format,
+        "power": "{:.0f} W".format,
+        "age": "{:.1f} s".format,
+    }
+    return {column: how for column, how in formats.items() if column in table.columns}
+
+
+def _column(values: pd.Series[Any], how: Any) -> list[str]:
+    unknown = "" if str(values.dtype) == "string" else "?"
+    return [unknown if missing else how(value) for value, missing in zip(values, values.isna(), strict=True)]
 
 
 def _bars(values: pd.Series[Any], of: Any, color: str) -> list[str]:
     shares = (values.astype("Float64") / of * 100).clip(0, 100).to_numpy(dtype=float, na_value=math.nan)
     bar = "background: linear-gradient(90deg, rgba({color}, 0.35) {share:.1f}%, transparent {share:.1f}%)"
     return ["" if math.isnan(share) else bar.format(color=color, share=share) for share in shares]
+
+
+def _dimmed(row: pd.Series[Any], well: Any) -> list[str]:
+    """Less of the text's own colour where nothing can be had."""
+    return ["" if well else "opacity: 0.6"] * len(row)
 
 
 def _gib(size: Any) -> str:
@@ -221,4 +288,4 @@ def _mark(value: Any) -> str:
 
 def _moment(moment: Any) -> str:
     """In this machine's time zone."""
-    return f"{moment.to_pydatetime().astimezone():%Y-%m-%d %H:%M}"
+    return f"{moment.floor('s').to_pydatetime().astimezone():%Y-%m-%d %H:%M}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from tornado.web import HTTPError
 
 from ..errors import LaunchError, NotFound
 from ..models import Allocation
+from .bootstrap.notices import KIND
+from .probe import Probe
+from .takeback import Memory, forget_kernel, resume_kernel
 
 __all__ = ["KERNEL_NAME", "OwnKernelHost", "ServerKernelHost"]
 
@@ -42,6 +46,9 @@ class ServerKernelHost:
 
     def __init__(self, kernels: Any) -> None:
         self._kernels = kernels
+        untracked = getattr(kernels, "untracked_message_types", None)
+        if untracked is not None and KIND not in untracked:  # what we tell a kernel is nothing that it does
+            kernels.untracked_message_types = [*untracked, KIND]
         self._starts: set[asyncio.Task[str]] = set()
 
     async def start(self, allocation: Allocation) -> str:
@@ -49,7 +56,10 @@ class ServerKernelHost:
 
         Raises `LaunchError` if there is no such kernelspec, and what the provisioner raises.
         """
-        task = asyncio.create_task(self._start(allocation))
+        environment = {"GPUFIT_ALLOCATION": allocation.id}
+        task = asyncio.create_task(
+            self._start(ensure_async(self._kernels.start_kernel(kernel_name=KERNEL_NAME, env=environment)))
+        )
         self._starts.add(task)
         task.add_done_callback(self._starts.discard)
         try:
@@ -57,6 +67,33 @@ class ServerKernelHost:
         except asyncio.CancelledError:
             task.add_done_callback(self._gave_up)
             raise
+
+    async def take_back(self, allocation: Allocation, memory: bytes) -> str:
+        """Go on with the kernel that a process before this one ran in the allocation. See `takeback.py`.
+
+        Raises `LaunchError`, also if such a kernelspec is not there any more.
+        """
+        task = asyncio.create_task(self._start(resume_kernel(self._kernels, allocation, Memory.read(memory))))
+        self._starts.add(task)
+        task.add_done_callback(self._starts.discard)
+        return await asyncio.shield(task)  # whoever gives it up stops the kernel, if it shall not go on
+
+    def forget(self, kernel_id: str) -> None:
+        """Remove what a process before this one left on disk of a kernel that nobody goes on with."""
+        forget_kernel(self._kernels, kernel_id)
+
+    async def let_go(self, kernel_id: str) -> None:
+        """Have the kernel manager forget a kernel that goes on without this process, for the next one to take back."""
+        if kernel_id not in self._kernels:
+            return
+        manager = self._kernels.get_kernel(kernel_id)
+        manager.stop_restarter()
+        for stop in ("stop_watching_activity", "stop_buffering"):  # a server's manager has them
+            if hasattr(self._kernels, stop):
+                getattr(self._kernels, stop)(kernel_id)
+        self._kernels.remove_kernel(kernel_id)
+        await ensure_async(manager.cleanup_resources(restart=True))  # as one that comes back: the GPUs are kept
+        manager.cleanup_connection_file()
 
     async def stop(self, kernel_id: str) -> None:
         """Shut the kernel down. Quiet if there is none, or if it was being shut down already."""
@@ -77,6 +114,36 @@ class ServerKernelHost:
         except TimeoutError:
             raise LaunchError(f"kernel {kernel_id} was not shut down within {_STOP_WITHIN:.0f} s") from None
 
+    def connection_info(self, kernel_id: str) -> dict[str, Any] | None:
+        """How to reach that kernel, if it runs here. As secret as its keys, which it has in it."""
+        if kernel_id not in self._kernels:
+            return None
+        info: dict[str, Any] = self._kernels.get_kernel(kernel_id).get_connection_info()
+        return info
+
+    def idle_since(self, kernel_id: str) -> float | None:
+        """Since when it has had nothing to do, as far as the kernel manager knows: a server's does, others do not."""
+        if kernel_id not in self._kernels:
+            return None
+        kernel = self._kernels.get_kernel(kernel_id)
+        last: datetime | None = getattr(kernel, "last_activity", None)
+        if last is None or getattr(kernel, "execution_state", None) != "idle":
+            return None
+        return last.timestamp()
+
+    async def quiet(self, kernel_id: str, within: float) -> bool:
+        """Whether the kernel answers `within` seconds in the queue that its cells run from: none of them does now."""
+        info = self.connection_info(kernel_id)
+        if info is None:
+            return False
+        with Probe(info) as probe:
+            try:
+                async with asyncio.timeout(within):
+                    await probe.answered()
+            except TimeoutError:
+                return False
+        return True
+
     async def close(self) -> None:
         """Wait, for a while, for starts that were given up. Called by the service."""
         if self._starts:
@@ -86,17 +153,14 @@ class ServerKernelHost:
         """Its `ready` is a new future for each start, and of either of two kinds."""
         return kernel_id in self._kernels and not self._kernels.get_kernel(kernel_id).ready.done()
 
-    async def _start(self, allocation: Allocation) -> str:
+    async def _start(self, start: Awaitable[str]) -> str:
         try:
-            kernel_id: str = await ensure_async(
-                self._kernels.start_kernel(kernel_name=KERNEL_NAME, env={"GPUFIT_ALLOCATION": allocation.id})
-            )
-        except NoSuchKernel:
+            return await start
+        except NoSuchKernel as missing:
             raise LaunchError(
-                f"there is no kernel {KERNEL_NAME!r} here (jupyter kernelspec list); "
+                f"there is no kernel {missing.name!r} here (jupyter kernelspec list); "
                 "it comes with the package: python3 -m pip install --force-reinstall jupyter_gpufit"
             ) from None
-        return kernel_id
 
     def _gave_up(self, task: asyncio.Task[str]) -> None:
         if task.cancelled() or task.exception() is not None:

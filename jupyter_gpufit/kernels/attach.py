@@ -52,15 +52,18 @@ class Attachments:
         on_change: Callable[[Attachment], None],
         log: logging.Logger,
         beside: Callable[[str], Sequence[str]] = lambda allocation_id: (),
+        extend: Callable[[str, dict[str, Any], dict[str, Any]], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         """`sessions` and `kernels` are the server's session and kernel managers; `release` is `Scheduler.release`.
 
-        `beside` gives the ids of all else that the owner of an allocation holds.
+        `beside` gives the ids of all else that the owner of an allocation holds. `extend` does what a kernel asks for
+        (`notices.extend`).
         """
         self._sessions = sessions
         self._kernels = kernels
         self._release = release
         self._beside = beside
+        self._extend = extend
         self._on_change = on_change
         self._log = log
         self._all: list[Attachment] = []  # also those that are about to be detached
@@ -121,6 +124,14 @@ class Attachments:
         if self._parked is None:
             self._parked = asyncio.create_task(self._keep_parked())
         return attachment
+
+    def restore(self, attachment: Attachment) -> None:
+        """Take up one that a server before this one had. Its local kernel died with that; on detach it gets a new one.
+
+        Called by `Sessions`, once the session has the remote kernel again."""
+        self._all.append(attachment)
+        self._listen_to(attachment)
+        self._on_change(attachment)
 
     async def detach(self, allocation_id: str, reason: EndReason | None = None) -> None:
         """Give every notebook attached to that allocation its local kernel back, now. Quiet if there is none."""
@@ -316,7 +327,7 @@ class Attachments:
     # --- messages between the kernels and us
 
     def _listen_to(self, attachment: Attachment) -> None:
-        """Hear `%gpufit detach` and `release` from the attached kernel (`kernels/bootstrap`), and of its death."""
+        """Hear what the attached kernel's `%gpufit` asks (`kernels/bootstrap`), and of its death."""
         allocation_id, kernel_id = attachment.allocation, attachment.remote_kernel
         if kernel_id in self._remotes:
             return
@@ -341,6 +352,8 @@ class Attachments:
 
     async def _asked(self, allocation_id: str, kernel_id: str, data: dict[str, Any]) -> None:
         action, remote = data.get("action"), self._remotes.get(kernel_id)
+        if action == "extend" and self._extend is not None and kernel_id in self._kernels:
+            await self._extend(allocation_id, data, self._kernels.get_kernel(kernel_id).get_connection_info())
         # The cell that asks still runs, and others may be queued behind it.
         if action in ("detach", "release") and remote is not None and await remote.watch.idle():
             others = self._beside(allocation_id) if action == "release" and data.get("all") is True else ()

@@ -16,6 +16,7 @@ from ..errors import Conflict, GpufitError, ImageRefused, LaunchError, NotFound,
 from ..inventory import NodeSpec
 from ..models import Allocation, Endpoint, EndReason, Request, State, Unit
 from ..scheduling.api import Scheduler
+from ..scheduling.entries import with_lines
 from .bootstrap.contents import SAYS
 from .service import Lease, lease
 
@@ -26,6 +27,7 @@ T = TypeVar("T")
 ANSWER_WITHIN = 5.0  # s; for what the scheduler answers from what it knows
 _GONE = 1  # exit code of a kernel whose allocation failed without one
 _LOG_LINES = 50
+_LOG_CHARACTERS = 8000
 _REASONS = 6  # lines; a dialog has to hold them
 _LOOK_EVERY = 0.1  # s
 
@@ -78,12 +80,15 @@ class Grant:
         await self._look()
         return unit
 
-    async def again(self) -> Unit:
-        """A new unit on the same GPUs. Raises `Conflict` if the allocation ended, and what `restart_unit` raises."""
+    async def again(self, died: str = "") -> Unit:
+        """A new unit on the same GPUs; `died`: how the one before ended, if nobody had asked for it.
+
+        Raises `Conflict` if the allocation ended, and what `restart_unit` raises.
+        """
         now = await self._look()
         if now.state in (State.STOPPING, State.ENDED):
             raise Conflict(f"allocation {now.name!r} has ended: {_why(now)}; its kernel cannot be started again")
-        unit = await self._lease.ask(lambda scheduler: scheduler.restart_unit(self.id))
+        unit = await self._lease.ask(lambda scheduler: scheduler.restart_unit(self.id, died))
         await self._look()
         return unit
 
@@ -107,6 +112,18 @@ class Grant:
     async def ready(self, kernel_id: str) -> None:
         """See `Scheduler.ready`."""
         self.allocation = await self._lease.ask(lambda scheduler: scheduler.ready(self.id, kernel_id))
+
+    async def remember(self, memory: bytes) -> None:
+        """See `Scheduler.remember`."""
+        await self._lease.see(lambda scheduler: scheduler.remember(self.id, memory))
+
+    async def recalled(self) -> bytes | None:
+        """What was remembered, if its kernel runs already, and is to be gone on with."""
+
+        def look(scheduler: Scheduler) -> bytes | None:
+            return scheduler.recall(self.id) if scheduler.resuming(self.id) else None
+
+        return await self._lease.see(look)
 
     # --- what became of it
 
@@ -135,6 +152,16 @@ class Grant:
             return None
         except Unavailable as ended:  # which gave back all that it held
             return None, ended.message
+
+    async def with_last_lines(self, sentence: str) -> str:
+        """`sentence` on how the kernel ended, and what its unit printed last, as far as that can be had."""
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN):
+                log = await self._lease.ask(lambda scheduler: scheduler.logs(self.id, _LOG_LINES))
+        except (GpufitError, TimeoutError) as error:
+            self._log.debug("no log of %s: %s", self.id, error)
+            log = ""
+        return with_lines(sentence, log[-_LOG_CHARACTERS:], _LOG_LINES)
 
     async def explained(self, error: BaseException) -> BaseException:
         """`error` of a start, with the last lines that the unit printed in its message, as far as they can be had."""

@@ -1,4 +1,5 @@
-"""Whether a kernel answers: `kernel_info_request` on its shell channel, as any client would ask.
+"""One question to a kernel, over a socket of its own. Whether it answers at all: `kernel_info_request` on its shell
+channel, as any client would ask.
 
 A port that accepts is not enough: Docker's port forwarding accepts connections before anything listens in the
 container.
@@ -6,6 +7,7 @@ container.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import zmq
@@ -21,7 +23,7 @@ _ASK_AGAIN = 2.0  # s; a question that went down with a half-open connection
 class Probe:
     """Asks one kernel, over a socket of its own. Use as a context manager, on one event loop."""
 
-    def __init__(self, info: dict[str, Any]) -> None:
+    def __init__(self, info: Mapping[str, Any], channel: str = "shell") -> None:
         """`info`: a connection info as `connection.connection_info` makes it."""
         self._session = Session(key=info["key"], signature_scheme=info["signature_scheme"])
         self._context = zmq.asyncio.Context()
@@ -31,7 +33,7 @@ class Probe:
         if "curve_publickey" in info:
             self._socket.curve_publickey, self._socket.curve_secretkey = zmq.curve_keypair()
             self._socket.curve_serverkey = info["curve_publickey"].encode("ascii")
-        self._socket.connect(f"{info['transport']}://{info['ip']}:{info['shell_port']}")
+        self._socket.connect(f"{info['transport']}://{info['ip']}:{info[f'{channel}_port']}")
 
     def __enter__(self) -> Probe:
         return self
@@ -46,3 +48,8 @@ class Probe:
             await self._socket.send_multipart(question)
             if await self._socket.poll(int(_ASK_AGAIN * 1000)):
                 return
+
+    async def told(self, kind: str, content: Mapping[str, Any]) -> None:
+        """Send one message; returns as soon as the kernel replied. Likewise."""
+        await self._socket.send_multipart(self._session.serialize(self._session.msg(kind, dict(content))))
+        await self._socket.poll()

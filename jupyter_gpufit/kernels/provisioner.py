@@ -21,11 +21,9 @@ import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, cast
 
-import msgspec
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.ioloop.manager import AsyncIOLoopKernelManager
 from jupyter_client.manager import KernelManager
-from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Any as AnyTrait
 from traitlets import Float, List, Unicode
 
@@ -38,6 +36,9 @@ from .bootstrap import contents
 from .connection import Keys, connection_file, connection_info, make_keys, without_encryption
 from .grant import ANSWER_WITHIN, Grant
 from .idle import KernelWatch
+from .managers import begins_anew, forget_pending, hold_shutdown, start_of_another
+from .notices import extend
+from .resume import Resumable
 from .wishes import WISHES, request_from
 
 __all__ = ["GpufitProvisioner"]
@@ -47,7 +48,7 @@ _KILLED = -int(signal.SIGKILL)
 _GONE = 1  # exit code of a kernel whose allocation ended
 
 
-class GpufitProvisioner(KernelProvisionerBase):
+class GpufitProvisioner(Resumable):
     """Runs a kernel in an allocation. Made by jupyter_client for a kernelspec that names `gpufit-provisioner`."""
 
     gpus = AnyTrait(
@@ -63,6 +64,7 @@ class GpufitProvisioner(KernelProvisionerBase):
     wait_time = AnyTrait(
         None, allow_none=True, help="How long it may be queued, such as '10m'. $GPUFIT_WAIT overrules."
     ).tag(config=True)
+    priority = AnyTrait(None, allow_none=True, help="Place in the queue. $GPUFIT_PRIORITY overrules.").tag(config=True)
     node = AnyTrait(None, allow_none=True, help="Only this node (a glob). $GPUFIT_NODE overrules.").tag(config=True)
     model = AnyTrait(None, allow_none=True, help="Only GPUs of this model (a glob). $GPUFIT_MODEL overrules.").tag(
         config=True
@@ -88,11 +90,7 @@ class GpufitProvisioner(KernelProvisionerBase):
         help="Variables (globs) of the server's environment that kernels get, besides the kernelspec's `env`.",
     ).tag(config=True)
 
-    _grant: Grant | None = None
-    _direct = True  # whether this kernel made its allocation itself
-    _keys: Keys | None = None
-    _unit: Unit | None = None
-    _launched = False
+    _restarting = False  # from `pre_launch` until its kernel answers
     _code: int | None = None
     _expected = False  # an end of the kernel that somebody asked for
     _last_words = ""  # on an end that nobody asked for
@@ -114,6 +112,9 @@ class GpufitProvisioner(KernelProvisionerBase):
 
         Called by `KernelManager.pre_start_kernel`. Raises `GpufitError`s; JupyterLab's dialog shows their message.
         """
+        if self._restarting:
+            await start_of_another(self.parent)
+            return kwargs | {"cmd": []}
         given = dict(os.environ if kwargs.get("env") is None else kwargs["env"])
         extra = kwargs.pop("extra_arguments", None) or []
         kwargs = await super().pre_launch(**{**kwargs, "env": given})
@@ -121,12 +122,16 @@ class GpufitProvisioner(KernelProvisionerBase):
         try:
             if self._grant is None:
                 grant = self._grant = await self._allocate({**spec_env, **given})
+                if await self._resume(grant):
+                    return kwargs | {"cmd": [], "env": given}
                 prepared = grant.prepared()
             else:
-                grant = self._grant
-                prepared = grant.again()
+                grant, self._restarting = self._grant, True
+                self._last_words = self._last_words and await grant.with_last_lines(self._last_words)
+                prepared = grant.again(self._last_words)
             self._launched, self._expected, self._code = False, False, None
             self._unit = await prepared
+            begins_anew(self.parent, died=bool(self._last_words))
             kwargs["cmd"] = await self._command(grant, [*self.kernel_spec.argv, *extra], kwargs.get("cwd"))
         except BaseException as error:
             await self._undo(error)
@@ -137,27 +142,33 @@ class GpufitProvisioner(KernelProvisionerBase):
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         """Start the prepared unit and wait until its kernel answers. Returns the connection info.
 
-        Called by `KernelManager.launch_kernel`. A failure gives everything back, since nobody else will.
+        Called by `KernelManager.launch_kernel`. A failure gives everything back, since nobody else will. Without a
+        `cmd` it runs already.
         """
         grant, unit = self._grant, self._unit
         if grant is None or unit is None:
             raise Cancelled("the kernel was shut down while it started")
+        if not cmd:
+            self._resumed = False
+            return self.connection_info
         try:
             keys = self._keys = self._keys or self._make_keys(unit)
             name = getattr(self.parent, "kernel_name", "gpufit")
-            files = contents.files(self._connection_name, connection_file(keys, unit, name), self._notice())
+            shown = contents.notice(self._last_words)
+            files = contents.files(self._connection_name, connection_file(keys, unit, name), shown)
             env = {**kwargs.get("env", {}), **contents.environment(grant.allocation, self._direct)}
             endpoint = await grant.launch(cmd, files, env)
             candidates = [keys, *([without_encryption(keys)] if contents.ALLOW_PLAINTEXT in cmd else [])]
             infos = [connection_info(candidate, endpoint) for candidate in candidates]
             chosen = await wait_for_answer(infos, self.start_timeout, lambda: grant.fate(started=False))
             self._keys, self.connection_info = candidates[chosen], cast(KernelConnectionInfo, infos[chosen])
+            await self._remember(kwargs.get("env", {}), kwargs.get("cwd"))
             await grant.ready(self.kernel_id)
         except BaseException as error:
             told = await grant.explained(error)
             await self._undo(error)
             raise told from None
-        self._launched, self._last_words = True, ""
+        self._launched, self._restarting, self._expected, self._last_words = True, False, False, ""
         return self.connection_info
 
     async def post_launch(self, **kwargs: Any) -> None:
@@ -227,6 +238,7 @@ class GpufitProvisioner(KernelProvisionerBase):
     async def shutdown_requested(self, restart: bool = False) -> None:
         """Called by `KernelManager.request_shutdown`: what happens to the kernel now is meant to."""
         self._expected = True
+        hold_shutdown(self.parent, self.kernel_id)
 
     async def terminate(self, restart: bool = False) -> None:
         """As `kill`: the kernel had its chance with the shutdown message. Called half-way through a shutdown."""
@@ -241,6 +253,7 @@ class GpufitProvisioner(KernelProvisionerBase):
         if grant is None or self._unit is None:
             return
         self._expected = True
+        hold_shutdown(self.parent, self.kernel_id)
         gone = await grant.quietly("stop", lambda scheduler: scheduler.stop_unit(grant.id), self.stop_timeout)
         if gone and self._code is None:
             self._code = _KILLED
@@ -255,36 +268,6 @@ class GpufitProvisioner(KernelProvisionerBase):
                 id, EndReason.RELEASED, "its kernel was shut down", kernel_gone=True
             )
         )
-
-    # --- persistence: for taking a kernel back after its server died
-
-    async def get_provisioner_info(self) -> dict[str, Any]:
-        """All that `load_provisioner_info` needs, as JSON types. Has the kernel's keys in it: as secret as those."""
-        info = await super().get_provisioner_info()
-        key: Any = self.connection_info.get("key", b"")
-        info["connection_info"] = {**self.connection_info, "key": key.decode() if isinstance(key, bytes) else key}
-        return info | {
-            "allocation": None if self._grant is None else self._grant.id,
-            "direct": self._direct,
-            "unit": msgspec.json.decode(msgspec.json.encode(self._unit)),
-        }
-
-    async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
-        """Go on with a kernel that another process started. Raises `NotFound` if its allocation is not known."""
-        await super().load_provisioner_info(provisioner_info)
-        info = {**provisioner_info["connection_info"]}
-        key = info["key"] = str(info.get("key", "")).encode()
-        self.connection_info = cast(KernelConnectionInfo, info)
-        self._keys = Keys(
-            key=key,
-            scheme=info.get("signature_scheme", "hmac-sha256"),
-            curve_public=info.get("curve_publickey"),
-            curve_secret=info.get("curve_secretkey"),
-        )
-        self._direct = bool(provisioner_info["direct"])
-        self._unit = msgspec.convert(provisioner_info["unit"], Unit | None)
-        self._launched = self._unit is not None
-        self._grant = await Grant.given(str(provisioner_info["allocation"]), self.log)
 
     # --- parts of a start
 
@@ -308,21 +291,12 @@ class GpufitProvisioner(KernelProvisionerBase):
         # The kernel manager's policy is not handed on to us, and "required" without keys would go on in plaintext.
         policy = getattr(self.parent, "transport_encryption", "disabled")
         session = getattr(self.parent, "session", None)
-        key, scheme = (os.urandom(32).hex().encode(), "hmac-sha256")
-        if session is not None:
-            key, scheme = session.key, session.signature_scheme
+        key = os.urandom(32).hex().encode() if session is None else session.key
+        scheme = "hmac-sha256" if session is None else session.signature_scheme
         return make_keys(key, scheme, encrypt=unit.encrypt or policy in ("auto", "required"))
 
     def _passes(self, name: str) -> bool:
         return name != "JPY_PARENT_PID" and any(fnmatch.fnmatchcase(name, glob) for glob in self.env_passthrough)
-
-    def _notice(self) -> str:
-        if not self._last_words:
-            return ""
-        return (
-            f"gpufit: the kernel before this one ended: {self._last_words}. "
-            "This is a new one on the same GPUs; the variables are gone."
-        )
 
     @property
     def _connection_name(self) -> str:
@@ -338,6 +312,7 @@ class GpufitProvisioner(KernelProvisionerBase):
 
     async def _undo(self, error: BaseException) -> None:
         """A start failed: give back what it has taken, and leave no trace in the kernel manager."""
+        self._restarting = False
         message = error.message if isinstance(error, GpufitError) else f"{type(error).__name__}: {error}"
         if isinstance(error, asyncio.CancelledError | Cancelled | KeyboardInterrupt):
             await self._end(lambda scheduler, id: scheduler.release(id, EndReason.CANCELLED, kernel_gone=True))
@@ -346,7 +321,7 @@ class GpufitProvisioner(KernelProvisionerBase):
         if self._restarter is not None:
             self._announce_dead(message)
         else:
-            self._forget_pending()
+            forget_pending(self.parent, self.kernel_id)
 
     def _tell_reason(self, words: str) -> None:
         self._last_words = words.rstrip(".")
@@ -376,16 +351,6 @@ class GpufitProvisioner(KernelProvisionerBase):
         asyncio.get_running_loop().call_soon(tell)
         self._spawn(self._close_watch())
 
-    def _forget_pending(self) -> None:
-        """A multi-kernel manager keeps the entry of a start that failed, and then fails to stop all its kernels."""
-        manager = getattr(self.parent, "parent", None)
-        pending = getattr(manager, "_pending_kernels", None)
-        if not isinstance(pending, dict) or getattr(manager, "use_pending_kernels", False):
-            return
-        start = pending.get(self.kernel_id)
-        if isinstance(start, asyncio.Task):
-            start.add_done_callback(lambda _: pending.pop(self.kernel_id, None))
-
     # --- the kernel's own word; all of it on the event loop that the scheduler lives on
 
     async def _listen(self, grant: Grant) -> None:
@@ -405,6 +370,8 @@ class GpufitProvisioner(KernelProvisionerBase):
     def _asked(self, data: dict[str, Any]) -> None:
         if data.get("action") == "release":
             self._spawn(self._release_when_idle(everything=data.get("all") is True))
+        elif data.get("action") == "extend" and (grant := self._grant) is not None:
+            self._spawn(self._extend(grant, data))
 
     async def _release_when_idle(self, everything: bool) -> None:
         async def release(scheduler: Scheduler, own: str) -> None:
@@ -414,6 +381,10 @@ class GpufitProvisioner(KernelProvisionerBase):
         watch = self._watch
         if watch is not None and await watch.idle() and (grant := self._grant) is not None:
             await grant.quietly("release", lambda scheduler: release(scheduler, grant.id), ANSWER_WITHIN)
+
+    async def _extend(self, grant: Grant, data: dict[str, Any]) -> None:
+        info = cast(dict[str, Any], self.connection_info)
+        await grant.quietly("extend", lambda scheduler: extend(scheduler, grant.id, data, info), ANSWER_WITHIN)
 
     async def _close_watch(self) -> None:
         if self._watch is not None and self._watched is not None:

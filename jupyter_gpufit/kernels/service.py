@@ -22,22 +22,41 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, overload
 
 from jupyter_client.asynchronous.client import AsyncKernelClient
+from jupyter_core.paths import jupyter_data_dir
+from traitlets.config import Config
 
 from .. import inventory as inventories
 from ..cluster.cache import Cache
 from ..cluster.poller import Poller
+from ..diagnosis import Diagnosis
+from ..errors import StoreError
 from ..inventory import NodeSpec
 from ..launching.base import make_launcher
 from ..models import Allocation, Node, State
 from ..scheduling.api import Scheduler
 from ..scheduling.needs import KernelHost
 from ..scheduling.scheduler import LocalScheduler
+from ..scheduling.store import MEMORY
 from .adopt import OwnKernelHost, ServerKernelHost
+from .doctor import Tell, examine
+from .notices import Notices
 from .threaded import LoopThread, ask_on
 
-__all__ = ["Lease", "Service", "ThreadedService", "current", "expect_current", "lease", "open_service", "set_current"]
+__all__ = [
+    "Lease",
+    "Service",
+    "ThreadedService",
+    "current",
+    "default_owner",
+    "default_store",
+    "expect_current",
+    "lease",
+    "open_service",
+    "set_current",
+]
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 _FIRST_REPORTS = 5.0  # s; the longest that a first placement waits for nodes that have not said anything so far
 _EXPECTED_WITHIN = 20.0  # s
@@ -55,6 +74,8 @@ class Service:
         self.closers: set[Callable[[], Awaitable[None]]] = set()
         """What else has to be closed on this loop, at the latest when the service is."""
         self._scheduler, self._cache, self._poller = scheduler, cache, poller
+        self._notices = Notices(host.connection_info if isinstance(host, ServerKernelHost) else lambda kernel_id: None)
+        scheduler.subscribe(self._notices.follow)
 
     @property
     def inventory_error(self) -> str | None:
@@ -68,6 +89,10 @@ class Service:
     def spec(self, node: str) -> NodeSpec:
         """The node's entry in the inventory. Raises `NotFound`."""
         return self._cache.spec(node)
+
+    async def examine(self, node: str, deep: bool, tell: Tell) -> Diagnosis:
+        """Look at one node; see `doctor.examine`. Raises `NotFound`."""
+        return await examine(self.spec(node), deep=deep, owner=self.owner, tell=tell)
 
     async def settled(self, within: float = _FIRST_REPORTS) -> None:
         """Wait until every node has reported, or failed to; at most `within` seconds. Before that nothing would fit."""
@@ -91,15 +116,21 @@ class Service:
         """Likewise, for what the scheduler answers without waiting."""
         return await ask_on(self.loop, lambda: _now(look, self.scheduler))
 
-    async def close(self) -> None:
-        """Release what this scheduler holds, and stop everything. On the service's own loop."""
+    async def close(self, keep: bool = False) -> None:
+        """Release what this scheduler holds, and stop everything. On the service's own loop. `keep`: leave running what
+        the next scheduler can take back; its kernels then are no longer in this process's kernel manager."""
         async with AsyncExitStack() as undo:  # from the last to the first, whatever one of them raises
             # A kernel that was about to start must find this service, and be told that it is closed.
             undo.callback(_by_loop.pop, self.loop, None)
             undo.push_async_callback(self._poller.stop)
             if isinstance(self.host, ServerKernelHost):
                 undo.push_async_callback(self.host.close)
-            undo.push_async_callback(self._scheduler.close)
+            undo.push_async_callback(self._notices.close)
+            undo.push_async_callback(self._scheduler.close, release=not keep)
+            if keep and isinstance(self.host, ServerKernelHost):
+                for allocation in self.scheduler.allocations():
+                    if allocation.state is State.RUNNING and allocation.kernel_id is not None:
+                        undo.push_async_callback(self.host.let_go, allocation.kernel_id)
             while self.closers:
                 await self.closers.pop()()
 
@@ -109,28 +140,41 @@ async def open_service(
     *,
     host: KernelHost | None = None,
     store: Path | Literal[":memory:"] = ":memory:",
+    embedded: bool = False,
+    keep: bool = False,
     owner: str | None = None,
     log: logging.Logger | None = None,
+    config: Config | None = None,
 ) -> Service:
     """Open the cluster of `inventory` (default: as `inventory.find` finds it) on the running event loop.
 
     `host` runs the kernels of allocations (`None`: kernels of our own); `store` is a directory for the ledger, which
-    then survives this process. Called by the server extension, and by `ThreadedService`. An inventory that cannot be
-    read is no error here: see `Service.inventory_error`.
+    then survives this process: what a server before this one held is taken back by then, what a program did
+    (`embedded`) is removed. `keep`: if this is cancelled, what was taken back goes on. `config`: traitlets'
+    (`LocalScheduler.…`). Called by the server extension, and by `ThreadedService`. An inventory that cannot be read is
+    no error here: see `Service.inventory_error`.
     """
     host = OwnKernelHost() if host is None else host
     cache = Cache()
     poller = Poller(cache, find=lambda: inventories.find(inventory))
-    scheduler = LocalScheduler(cache, make_launcher, host, store=store, log=log)
+    scheduler = LocalScheduler(
+        cache, make_launcher, host, store=store, embedded=embedded, log=log, config=config or Config()
+    )
     service = Service(scheduler, cache, poller, host, owner or default_owner())
     try:
         await poller.start()
         await scheduler.open()
+        _by_loop[service.loop] = service
+        await scheduler.restored()
     except BaseException:
-        await service.close()
+        await service.close(keep)
         raise
-    _by_loop[service.loop] = service
     return service
+
+
+def default_store() -> Path:
+    """The directory for ledgers, in Jupyter's data."""
+    return Path(jupyter_data_dir()) / "gpufit"
 
 
 def default_owner() -> str:
@@ -150,7 +194,7 @@ class ThreadedService:
 
     def __init__(self, inventory: str | None = None, **options: Any) -> None:
         """`options` are those of `open_service`. Starts nothing so far."""
-        self._options = {"inventory": inventory, **options}
+        self._options = {"inventory": inventory, "store": default_store(), "embedded": True, **options}
         self._thread = LoopThread("gpufit service")
         self._service: Service | None = None
 
@@ -257,7 +301,11 @@ class ThreadedService:
         return host
 
     async def _open(self) -> Service:
-        service = await open_service(**self._options)
+        try:
+            service = await open_service(**self._options)
+        except StoreError as error:  # a home that cannot be written is no reason to do without GPUs
+            _log.warning("%s. Should this program be killed, what it holds may stay.", error.message)
+            service = await open_service(**{**self._options, "store": MEMORY})
         await service.settled()
         return service
 
@@ -363,7 +411,7 @@ async def lease() -> Lease:
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _EXPECTED_WITHIN
-    while _expected and loop.time() < deadline:  # noqa: ASYNC110  (of several loops, and over in a moment)
+    while _expected and loop not in _by_loop and loop.time() < deadline:  # noqa: ASYNC110  (over in a moment)
         await asyncio.sleep(0.05)
     service = _by_loop.get(loop) or _current
     if service is not None:

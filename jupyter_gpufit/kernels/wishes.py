@@ -28,6 +28,13 @@ def _count(text: str) -> int:
         raise InvalidValue(f"{text!r} is not a number of GPUs; write it like '2'") from None
 
 
+def _priority(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidValue(f"{text!r} is not a priority; write it like '5'") from None
+
+
 def _sizes(text: str) -> str | tuple[str, ...]:
     sizes = tuple(part.strip() for part in text.split(","))
     return sizes if len(sizes) > 1 else sizes[0]
@@ -52,6 +59,7 @@ WISHES: Mapping[str, Callable[[str], Any]] = {
     "image": str,
     "time": str,
     "wait": str,
+    "priority": _priority,
     "node": str,
     "model": str,
     "name": str,

@@ -6,7 +6,7 @@ The parts of this room, and who uses them:
                          │     engine, dial (its client) · containers, labels, users (what is made) · pulling · removing
                          │     events → states (what is known without asking)
                          └─ process.ProcessLauncher   processes on this machine
-                               supervisor (our end) · supervise (its end) · directory (claims of all schedulers) · ports
+                               supervisor, line (our end) · supervise (its end) · directory (all claims) · ports
     both                       claims (what fits together) · worker (the node's own threads)
 """
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..errors import LaunchError
+from ..errors import LaunchError, NodeUnfit
 from ..inventory import MODELS, NodeSpec
 from ..models import Launch, Unit
 from . import labels
@@ -27,6 +27,7 @@ __all__ = [
     "PORTS",
     "Reach",
     "archive",
+    "check_disk",
     "create_body",
     "host_ports",
     "reach",
@@ -187,6 +188,15 @@ def host_ports(inspected: Mapping[str, Any]) -> tuple[int, ...]:
         return tuple(int(published[f"{port}/tcp"][0]["HostPort"]) for port in PORTS)
     except (KeyError, IndexError, TypeError):
         raise LaunchError(f"the engine has not published the kernel's ports ({published})") from None
+
+
+def check_disk(node: str, words: str) -> None:
+    """Raises `NodeUnfit` if the engine's `words` are that its disk is full."""
+    if "no space left on device" in words.lower() or "disk quota exceeded" in words.lower():
+        raise NodeUnfit(
+            f"the disk of {node} is full ({words.rstrip('.')}); free some there, for example by `docker system prune`",
+            logs="",
+        ) from None
 
 
 def why_not_started(words: str, bind: str) -> str:

@@ -66,6 +66,8 @@ class Record(Struct, frozen=True, kw_only=True):
     holder: Process
     """The server that made it."""
     supervisor: Process | None = None
+    directory: str = ""
+    """The unit's own, once there is a supervisor; for its user alone."""
 
     @property
     def lives(self) -> bool:
@@ -101,6 +103,13 @@ class ClaimsDirectory:
     def remove(self, unit: str) -> None:
         """Take back the claim of the unit with this id; nothing to do if there is none."""
         self.file(unit).unlink(missing_ok=True)
+
+    def record(self, unit: str) -> Record | None:
+        """The living record of the unit with this id."""
+        if not self.path.is_dir():
+            return None
+        with self._locked():
+            return next((record for record in self._read() if record.unit.id == unit), None)
 
     def records(self, place: str) -> list[Record]:
         """The living records of `place`, each with the pids of what runs in its unit now."""

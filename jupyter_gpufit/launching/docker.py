@@ -23,18 +23,18 @@ import docker
 import docker.errors
 from msgspec import Struct
 
-from ..errors import ImageRefused, LaunchError, NodeUnreachable
+from ..errors import GpufitError, ImageRefused, LaunchError, NodeUnreachable
 from ..inventory import NodeSpec
 from ..models import Claim, Endpoint, Launch, Progress, Unit
 from ..scheduling.needs import KILLED, OnExit, OnProgress, OnTrouble
 from . import claims, labels
 from .base import IMAGE_REFUSED, LOG_LINES, SETTLES_WITHIN, check_image, describe_end, keep, refusal
-from .containers import archive, create_body, host_ports, reach, run_script, unit, why_not_started
+from .containers import archive, check_disk, create_body, host_ports, reach, run_script, unit, why_not_started
 from .engine import Engine, said
 from .events import Listed, Silent, Watch, list_containers
 from .pulling import pull
 from .removing import remove
-from .states import Ended, Seen, Table
+from .states import Ended, Seen, Table, ended_meanwhile
 from .users import owner_of
 from .worker import Worker
 
@@ -77,6 +77,7 @@ class DockerLauncher:
         self._quiet: set[str] = set()  # containers whose end is `start`'s to report, or no news yet
         self._stopping: set[str] = set()  # containers whose end is our own doing
         self._doomed: dict[str, str] = {}  # name → allocation, to remove when the engine answers again
+        self._silent = False  # whether the engine did not answer when last asked
         self._claims: list[Claim] | None = None
         self._undoing: set[asyncio.Task[None]] = set()
         self._watch: Watch | None = None
@@ -95,6 +96,13 @@ class DockerLauncher:
                 loop.call_soon_threadsafe(self._hear, news)
 
         self._watch = Watch(self._engine, self._spec, tell)
+
+    async def take_over(self, unit: Unit) -> None:
+        return  # the engine's list and events tell of all containers, whoever started them
+
+    def doubt(self) -> None:
+        if self._watch is not None:
+            self._watch.look()
 
     async def prepare(self, launch: Launch, on_progress: OnProgress) -> Unit:
         image = launch.image or self._spec.image
@@ -196,7 +204,8 @@ class DockerLauncher:
             with self._engine.answering():
                 made = client.create_container_from_config(body, launch.name)["Id"]
         except docker.errors.APIError as error:
-            raise LaunchError(f"{self.node} cannot make a container: {said(error)}") from None
+            check_disk(self.node, why := said(error))
+            raise LaunchError(f"{self.node} cannot make a container: {why}") from None
         except NodeUnreachable:
             keep(self._doomed, launch.name, launch.allocation)  # perhaps it was made, and only the answer is lost
             raise
@@ -205,7 +214,7 @@ class DockerLauncher:
         except BaseException:
             try:
                 remove(self._engine, made)
-            except NodeUnreachable:
+            except (NodeUnreachable, LaunchError):
                 keep(self._doomed, launch.name, launch.allocation)
             raise
         return unit(self._spec, made, launch.name, launch.allocation)
@@ -243,7 +252,8 @@ class DockerLauncher:
                     return host_ports(inspected)
             raise self._ended_early(unit, known.image, state["ExitCode"], state["OOMKilled"])
         except docker.errors.APIError as error:
-            why = why_not_started(said(error), self._reach.bind)
+            check_disk(self.node, words := said(error))
+            why = why_not_started(words, self._reach.bind)
             raise LaunchError(f"{unit.name} cannot be started on {self.node}: {why}", logs="") from None
 
     def _look_up(self, client: Any, unit: Unit) -> _Prepared:
@@ -304,7 +314,7 @@ class DockerLauncher:
         if isinstance(made, Unit):
             try:
                 await self.stop(made)
-            except NodeUnreachable as error:
+            except GpufitError as error:
                 log.warning("undoing a launch on %s, again when it answers: %s", self.node, error)
                 keep(self._doomed, made.name, made.allocation)
 
@@ -324,12 +334,15 @@ class DockerLauncher:
 
     def _hear(self, news: Listed | Seen | Silent) -> None:
         if isinstance(news, Silent):
+            self._silent = True
             self._say(news.why)
             return
         if isinstance(news, Listed):
             self._say(None)
             self._clock = news.now - time.monotonic()
-            ended = self._table.listed(news.containers)
+            containers = map(ended_meanwhile, news.containers) if self._silent else news.containers
+            self._silent = False
+            ended = self._table.listed(containers)
             for seen in news.containers:
                 if self._doomed.get(seen.unit.name) == seen.unit.allocation:
                     self._finish(seen.unit)

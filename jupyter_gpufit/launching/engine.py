@@ -26,7 +26,7 @@ from ..errors import NodeUnreachable
 from ..inventory import NodeSpec
 from .dial import Dial, DialAdapter, Ssh, unix
 
-__all__ = ["CALL_WITHIN", "Engine", "hang_up", "said"]
+__all__ = ["CALL_WITHIN", "Engine", "check_readable", "hang_up", "said"]
 
 CONNECT_WITHIN = 5.0
 CALL_WITHIN = 30.0
@@ -133,7 +133,7 @@ class Engine:
         if self._spec.tls is not None:
             files = Path(self._spec.tls).expanduser()
             for name in ("ca.pem", "cert.pem", "key.pem"):
-                _check_readable(files / name, self._spec)
+                check_readable(files / name, self._spec)
             certificate = (str(files / "cert.pem"), str(files / "key.pem"))
             tls = docker.tls.TLSConfig(client_cert=certificate, ca_cert=str(files / "ca.pem"), verify=True)
             return _Client(None, base_url=self.url, tls=tls)
@@ -149,7 +149,7 @@ class Engine:
         return words or _reason(error)
 
 
-def _check_readable(file: Path, spec: NodeSpec) -> None:
+def check_readable(file: Path, spec: NodeSpec) -> None:
     """Raises `NodeUnreachable` for a file of `spec.tls` that is not there, or not ours to read."""
     try:
         with file.open("rb"):

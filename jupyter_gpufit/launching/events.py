@@ -4,8 +4,9 @@
 
 When that fails, it says why (`Silent`), and tries again until it succeeds (`Listed`).
 
-It subscribes before it lists, so nothing falls between the two. A stream that is silent for a while is taken up anew: a
-connection that died without a word (the node lost power, a firewall forgot it) looks just like a quiet one.
+It subscribes before it lists, and for some seconds back, so nothing falls between the two. A stream that is silent for
+a while is taken up anew: a connection that died without a word (the node lost power, a firewall forgot it) looks just
+like a quiet one.
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ STATES = {
     "die": "exited",
     "destroy": "gone",
 }
+ENDS = ("die", "destroy")
+OVERLAP = 10.0
+"""Seconds before a subscription from which on ends are told. While an engine cleans up after a container that ended,
+which may take a second, it has said so already and still lists it as running."""
 
 
 class Listed(Struct, frozen=True):
@@ -83,6 +88,12 @@ class Watch:
             if self._response is not None:
                 hang_up(self._response)
 
+    def look(self) -> None:
+        """Connect anew, and so find out whether the engine still answers."""
+        with self._lock:
+            if self._response is not None:
+                hang_up(self._response)
+
     @property
     def ended(self) -> bool:
         return not self._thread.is_alive()
@@ -110,8 +121,12 @@ class Watch:
 
     def _stream(self, client: Any) -> Iterator[Listed | Seen]:
         filters = json.dumps({"type": ["container"], "label": [labels.ALLOCATION]})
+        now = self._engine.now()
         response = client.get(
-            client._url("/events"), params={"filters": filters}, stream=True, timeout=(CONNECT_WITHIN, SILENT_FOR)
+            client._url("/events"),
+            params={"filters": filters, "since": f"{now - OVERLAP:.6f}"},
+            stream=True,
+            timeout=(CONNECT_WITHIN, SILENT_FOR),
         )
         with response:
             with self._lock:
@@ -120,10 +135,13 @@ class Watch:
                 client._raise_for_status(response)
                 if self._closing.is_set():
                     return
-                yield Listed(tuple(list_containers(client, self._spec)), self._engine.now())
+                yield Listed(tuple(list_containers(client, self._spec)), now)
                 for line in _lines(response):
-                    if (seen := self._event(client, json.loads(line))) is not None:
-                        yield seen
+                    event = json.loads(line)
+                    old = event.get("timeNano", 0) < now * 1e9  # then only that it ended is still true
+                    if (old and event.get("Action") not in ENDS) or (seen := self._event(client, event)) is None:
+                        continue
+                    yield seen
             finally:
                 with self._lock:
                     self._response = None

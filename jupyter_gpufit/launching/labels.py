@@ -11,6 +11,7 @@ A container without the first one is none of ours, and is never touched.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 
 import msgspec
@@ -54,6 +55,16 @@ def decode(labels: Mapping[str, str], container: str) -> Claim:
             cards=msgspec.json.decode(text("cards", "{}"), type=dict[str, str]),
             shared=text("shared", "false") == "true",
             container=container,
+            expires=_moment(text("expires", "")),
         )
     except (KeyError, msgspec.DecodeError) as error:
         raise InvalidValue(f"container {container[:12]} has labels of gpufit that cannot be read: {error!r}") from None
+
+
+def _moment(text: str) -> float | None:
+    """A Unix time; `None` if it is not one, which must not make others think that nothing is held there."""
+    try:
+        moment = float(text)
+    except ValueError:
+        return None
+    return moment if math.isfinite(moment) else None

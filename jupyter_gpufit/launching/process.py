@@ -4,7 +4,8 @@
     start      the supervisor runs the command, with exactly the claimed GPUs visible
     stop       the supervisor kills all that was forked, and removes directory and claim
 
-A unit ends with this process, however that ends.
+A unit ends with this process, however that ends; or waits for the next one for as long as its launch said, and is taken
+over by it.
 """
 
 from __future__ import annotations
@@ -75,6 +76,12 @@ class ProcessLauncher:
         if on_trouble is not None:
             on_trouble(None)
 
+    async def take_over(self, unit: Unit) -> None:
+        await self._found(unit)
+
+    def doubt(self) -> None:
+        return  # this machine
+
     async def prepare(self, launch: Launch, on_progress: OnProgress) -> Unit:
         if launch.image not in (None, self._spec.image):
             raise ImageRefused(
@@ -110,7 +117,7 @@ class ProcessLauncher:
     def exit_code(self, unit: Unit) -> int | None:
         if (local := RUNNING.get(unit.id)) is not None:
             return local.code
-        return self._ends.get(unit.id, (KILLED, ""))[0]  # a unit ends with the server that made it
+        return self._ends.get(unit.id, (KILLED, ""))[0]  # it has ended, or `take_over` would have found it
 
     def describe_exit(self, unit: Unit) -> str:
         if (local := RUNNING.get(unit.id)) is not None:
@@ -122,7 +129,7 @@ class ProcessLauncher:
             await self._worker.run(lambda: local.signal(signal.SIGINT), CALL_WITHIN)
 
     async def stop(self, unit: Unit, grace: float = 0.0) -> None:
-        local = RUNNING.get(unit.id)
+        local = await self._found(unit)
         if local is None:
             return
         await self._stop(local, grace)
@@ -170,11 +177,13 @@ class ProcessLauncher:
                 gpus=launch.gpus,
                 shared=launch.shared,
                 cards=launch.cards,
+                expires=launch.expires,
             )
             record = Record(unit=unit, claim=claim, place=self._place, holder=holder)
             self._directory.claim(record, launch.totals)
             folder = make_directory(launch.name)
-            local = LocalUnit(unit, claim, folder, ports, self._directory.file(id), self._spec.ram)
+            file = self._directory.file(id)
+            local = LocalUnit.started(unit, claim, folder, ports, file, self._spec.ram, launch.outlive)
         except BaseException:
             ports.close()
             if folder is not None:
@@ -184,7 +193,14 @@ class ProcessLauncher:
         try:
             supervisor = Process.of(local.pid)
             self._directory.update(
-                Record(unit=unit, claim=claim, place=self._place, holder=holder, supervisor=supervisor)
+                Record(
+                    unit=unit,
+                    claim=claim,
+                    place=self._place,
+                    holder=holder,
+                    supervisor=supervisor,
+                    directory=str(folder),
+                )
             )
         except BaseException:
             local.stop(0).result(STOP_WITHIN)
@@ -204,7 +220,30 @@ class ProcessLauncher:
         argv = [sys.executable if word == "{python}" else fill_in(word, gpufit) for word in command]
         return local.start(argv, files, variables, self._spec.workdir).result(CALL_WITHIN)
 
+    def _find(self, unit: Unit) -> LocalUnit | None:
+        """One that a process before this one left, if it has not ended."""
+        record = self._directory.record(unit.id)
+        if record is None or record.supervisor is None or not record.supervisor.lives:
+            return None
+        try:
+            return LocalUnit.taken_over(record, self._directory.file(unit.id), self._spec.ram)
+        except LaunchError as error:
+            if not record.supervisor.lives:
+                return None
+            raise NodeUnreachable(f"{unit.name} on {self.node} cannot be reached: {error.message}") from None
+
     # --- on the loop
+
+    async def _found(self, unit: Unit) -> LocalUnit | None:
+        """The unit, taken over if it is not one of this process; `None` if it has ended."""
+        local = RUNNING.get(unit.id)
+        if local is None and unit.id not in self._ends:
+            local = await self._call(lambda: RUNNING.get(unit.id) or self._find(unit))
+            if local is not None:
+                local.listeners.add(self._ended)
+                self._changed.set()
+                self._started(local)  # it may have ended before we listened
+        return local
 
     async def _or_undo(self, job: Future[T], local: LocalUnit | None = None) -> T:
         """The result of `job`. If we are cancelled meanwhile: let it end, then undo it (and `local`)."""

@@ -22,6 +22,7 @@ import requests
 from ..errors import ImageRefused
 from ..models import Progress
 from ..scheduling.needs import OnProgress
+from .containers import check_disk
 from .engine import CONNECT_WITHIN, Engine, hang_up, said
 
 __all__ = ["Layers", "pull"]
@@ -155,6 +156,7 @@ class _Pull:
                 tell(layers.progress())
 
     def _refused(self, why: str) -> ImageRefused:
+        check_disk(self._engine.node, why.strip())
         return ImageRefused(
             f"image {self._image!r} cannot be pulled on {self._engine.node}: {why.strip()}; "
             "check its name, and that the node can reach its registry",

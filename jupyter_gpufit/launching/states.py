@@ -16,7 +16,7 @@ from ..scheduling.needs import KILLED
 from .base import describe_end, keep
 from .claims import holds
 
-__all__ = ["Ended", "Seen", "Table"]
+__all__ = ["Ended", "Seen", "Table", "ended_meanwhile"]
 
 
 class Seen(Struct, frozen=True, kw_only=True):
@@ -40,6 +40,14 @@ class Ended(Struct, frozen=True):
     unit: Unit
     code: int
     sentence: str
+
+
+def ended_meanwhile(seen: Seen) -> Seen:
+    """`seen`, listed after the engine had not answered for a while; if it has ended, saying so."""
+    if seen.state not in ("exited", "dead") or not seen.sentence:
+        return seen
+    why = "while its engine did not answer (one that starts again without live-restore ends what it ran)"
+    return msgspec.structs.replace(seen, sentence=f"{seen.sentence} {why}")
 
 
 class Table:

@@ -1,14 +1,17 @@
 """The supervisor of one local unit: a small process of its own, parent of all that the unit forks.
 
-    python -I -S supervise.py CONFIG        CONFIG: JSON {"directory", "record", "log", "log_size", "ram"}
+    python -I -S supervise.py CONFIG     CONFIG: JSON {"directory", "record", "log", "log_size", "ram", "outlive"}
 
     in:   {"do": "start", "argv", "env", "cwd"} · {"do": "signal", "signal"} · {"do": "stop", "grace"}
     out:  {"event": "started", "pid"} · {"event": "refused", "error"} · {"event": "exited", "code", "memory"}
           · {"event": "stuck", "pids"} (SIGKILL does not end them) · {"event": "gone"}     one JSON object per line
 
 It makes itself the *subreaper* (prctl(2), Linux) of its descendants, so that daemons which left their session and their
-parent are still its own, and found. When its input ends the server is gone, however it died: then everything here is
-killed and the unit's files are removed. It imports only the standard library, to be there in a few milliseconds.
+parent are still its own, and found. When its input ends the server is gone, however it died. Then it waits `outlive`
+seconds for the next server, which comes by the Unix socket `door` in the unit's directory and is told with "taken over"
+what has happened; if none comes, everything here is killed and the unit's files are removed.
+
+It imports only the standard library, to be there in a few milliseconds.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from typing import Any
 TICK = 0.5  # s between looks at memory and parent
 STUCK_AFTER = 8.0  # s after which a process that SIGKILL does not end counts as stuck (it hangs in a driver)
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+DOOR = "door"
 LINUX = sys.platform == "linux"
 
 
@@ -120,11 +124,6 @@ def prctl(option: int, value: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def send(**message: Any) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the server is gone: our input ends, and we with it
-        os.write(1, json.dumps(message).encode() + b"\n")
-
-
 class Supervisor:
     """One loop over: commands, what the unit prints, ended children, the clock."""
 
@@ -132,7 +131,11 @@ class Supervisor:
         self.config = config
         self.ram: int | None = config["ram"]
         self.log = Log(config["log"], config["log_size"])
-        self.parent = os.getppid()
+        self.parent: int | None = os.getppid()  # as long as it is the one that we hear
+        self.reads, self.writes = 0, 1
+        self.door: Any = None
+        self.server: Any = None  # its end of the door
+        self.alone_since: float | None = None
         self.main: subprocess.Popen[bytes] | None = None
         self.code: int | None = None
         self.out_of_memory = False
@@ -147,11 +150,13 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # only wakes the loop
         for end in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(end, lambda *_: sys.exit(0))
-        self.selector.register(0, selectors.EVENT_READ, self.command)
+        self.selector.register(self.reads, selectors.EVENT_READ, self.command)
+        if self.config["outlive"] > 0:
+            self.open_door()
         self.selector.register(woken, selectors.EVENT_READ, lambda: os.read(woken, 4096))
         try:
             look = time.monotonic() + TICK
-            while os.getppid() == self.parent:
+            while self.wanted():
                 for key, _ in self.selector.select(max(look - time.monotonic(), 0)):
                     key.data()
                 self.reap()
@@ -160,18 +165,66 @@ class Supervisor:
                     look = time.monotonic() + TICK
         finally:  # told to stop, or the server is gone, or somebody ended us
             while left := self.end_all():  # its claim stays for as long as one of them lives, and so do we
-                send(event="stuck", pids=sorted(left))
+                self.send(event="stuck", pids=sorted(left))
             shutil.rmtree(self.config["directory"], ignore_errors=True)
             with contextlib.suppress(OSError):
                 os.unlink(self.config["record"])
-            send(event="gone")
+            self.send(event="gone")
+
+    # --- the server
+
+    def wanted(self) -> bool:
+        """Whether there is a server, or one may still come."""
+        if self.parent not in (None, os.getppid()):
+            self.lose_server()  # some child of it may hold the other end of our input
+        return self.alone_since is None or time.monotonic() - self.alone_since < self.config["outlive"]
+
+    def send(self, **message: Any) -> None:
+        if self.alone_since is None:
+            with contextlib.suppress(OSError):  # the server is gone: our input ends, too
+                os.write(self.writes, json.dumps(message).encode() + b"\n")
+
+    def lose_server(self) -> None:
+        if self.door is None:
+            sys.exit(0)
+        self.parent, self.commands = None, b""
+        self.selector.unregister(self.reads)
+        if self.server is not None:
+            self.server.close()
+        self.alone_since = time.monotonic()
+
+    def open_door(self) -> None:
+        import socket  # others need not wait for it
+
+        os.chdir(self.config["directory"])  # the path of a socket has to be short
+        self.door = socket.socket(socket.AF_UNIX)
+        self.door.bind(DOOR)
+        self.door.listen()
+        os.chdir("/")
+        self.selector.register(self.door, selectors.EVENT_READ, self.let_in)
+
+    def let_in(self) -> None:
+        """Another server; one that comes while there is one is turned away."""
+        server, _ = self.door.accept()
+        if self.alone_since is None:
+            server.close()
+            return
+        self.server, self.alone_since = server, None
+        self.reads = self.writes = server.fileno()
+        self.selector.register(self.reads, selectors.EVENT_READ, self.command)
+        main = None if self.main is None else self.main.pid
+        self.send(event="taken over", pid=main, code=self.code, memory=self.out_of_memory)
 
     # --- commands
 
     def command(self) -> None:
-        data = os.read(0, 65536)
+        try:
+            data = os.read(self.reads, 65536)
+        except ConnectionResetError:
+            data = b""
         if not data:
-            sys.exit(0)
+            self.lose_server()
+            return
         *lines, self.commands = (self.commands + data).split(b"\n")
         for line in lines:
             message = json.loads(line)
@@ -191,10 +244,10 @@ class Supervisor:
                 preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # should we be killed: it too
             )
         except OSError as error:
-            send(event="refused", error=f"{error.strerror}: {error.filename or argv[0]}")
+            self.send(event="refused", error=f"{error.strerror}: {error.filename or argv[0]}")
             return
         self.selector.register(self.main.stdout.fileno(), selectors.EVENT_READ, self.output)  # type: ignore[union-attr]
-        send(event="started", pid=self.main.pid)
+        self.send(event="started", pid=self.main.pid)
 
     def do_signal(self, signal: int) -> None:
         for pid in descendants(os.getpid())[os.getpid()]:
@@ -226,8 +279,8 @@ class Supervisor:
         """Bury the dead. When the main process ended, the unit has: the rest is killed, then it is said."""
         if self.main and self.code is None and self.ended():
             while left := self.end_all():
-                send(event="stuck", pids=sorted(left))
-            send(event="exited", code=self.code, memory=self.out_of_memory)
+                self.send(event="stuck", pids=sorted(left))
+            self.send(event="exited", code=self.code, memory=self.out_of_memory)
         self.bury()
 
     def ended(self) -> bool:

@@ -1,7 +1,8 @@
 """Our end of one local unit: its supervisor process, what it was told and what it said.
 
 Loop-free and thread-safe: a unit outlives the launcher object that made it (the inventory may change under it), and is
-found again in `RUNNING` by the next one. It does not outlive this process: see `supervise`.
+found again in `RUNNING` by the next one. It may outlive this process, too (`Launch.outlive`): then the next one takes
+it over by its supervisor's door (`line.Door`).
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -25,11 +24,13 @@ from ..models import Claim, Unit
 from ..scheduling.needs import KILLED
 from . import supervise
 from .base import describe_end
+from .directory import Record
+from .line import Child, Door, Line
 from .ports import Ports
 
 __all__ = ["RUNNING", "LocalUnit"]
 
-LOG_SIZE = 8 * 2**20
+LOG, LOG_SIZE = "log", 8 * 2**20
 MARK = "GPUFIT_UNIT"
 """In the environment of everything a unit runs: by it the rest is found should the supervisor itself be killed."""
 
@@ -40,8 +41,10 @@ RUNNING: dict[str, LocalUnit] = {}
 class LocalUnit:
     """One unit: a directory of its own, five ports, and a supervisor that waits for its command."""
 
-    def __init__(self, unit: Unit, claim: Claim, directory: Path, ports: Ports, record: Path, ram: int | None) -> None:
-        """Starts the supervisor. Raises `LaunchError` if it cannot be; then nothing is left but what was given."""
+    def __init__(
+        self, unit: Unit, claim: Claim, directory: Path, line: Line, record: Path, ram: int | None, ports: Ports | None
+    ) -> None:
+        """Made by `started` and `taken_over`."""
         self.unit, self.claim = unit, claim
         self.directory = directory
         self.code: int | None = None
@@ -52,26 +55,43 @@ class LocalUnit:
         """Called, in a thread, when the unit ended by itself."""
         self.gone: Future[None] = Future()
         """Done when nothing of it is left."""
-        self.started: Future[int] = Future()
+        self.running: Future[int] = Future()
+        """Pid of its main process."""
         self.stopping = False
         self._ports, self._record, self._ram = ports, record, ram
-        self._log = directory / "log"
+        self._log = directory / LOG
         self._telling = threading.Lock()  # a long command takes several writes, and nothing may come between them
-        config = {"directory": str(directory), "record": str(record), "log": str(self._log), "log_size": LOG_SIZE}
-        command = [sys.executable, "-I", "-S", supervise.__file__, json.dumps(config | {"ram": ram})]
-        try:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True, cwd="/"
-            )
-        except OSError as error:
-            raise LaunchError(f"cannot start a process on this machine: {error}") from None
+        self._line = line
         RUNNING[unit.id] = self
         threading.Thread(target=self._listen, name=f"gpufit-{unit.name}", daemon=True).start()
+
+    @classmethod
+    def started(
+        cls,
+        unit: Unit,
+        claim: Claim,
+        directory: Path,
+        ports: Ports,
+        record: Path,
+        ram: int | None,
+        outlive: float,
+    ) -> LocalUnit:
+        """A new one, whose supervisor waits. Raises `LaunchError`; then nothing is left but what was given."""
+        config = {"directory": str(directory), "record": str(record), "log": str(directory / LOG), "log_size": LOG_SIZE}
+        line = Child(config | {"ram": ram, "outlive": outlive})
+        return cls(unit, claim, directory, line, record, ram, ports)
+
+    @classmethod
+    def taken_over(cls, record: Record, file: Path, ram: int | None) -> LocalUnit:
+        """One that a process before this one started. Raises `LaunchError` if its supervisor does not let us in."""
+        assert record.supervisor is not None
+        directory = Path(record.directory)
+        return cls(record.unit, record.claim, directory, Door(directory, record.supervisor), file, ram, None)
 
     @property
     def pid(self) -> int:
         """Of the supervisor."""
-        return self._process.pid
+        return self._line.pid
 
     def start(
         self, argv: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str], cwd: str | None
@@ -87,9 +107,10 @@ class LocalUnit:
                     file.write(content)
             except OSError as error:
                 raise LaunchError(f"cannot write {path}: {error.strerror}") from None
-        self._ports.let_go()
+        if self._ports is not None:
+            self._ports.let_go()
         self._tell(do="start", argv=list(argv), env={**env, MARK: self.unit.id}, cwd=cwd)
-        return self.started
+        return self.running
 
     def signal(self, number: int) -> None:
         """Send it to all that runs in the unit."""
@@ -104,7 +125,7 @@ class LocalUnit:
     def kill(self) -> None:
         """End it even if the supervisor does not listen any more; `gone` is done when all is."""
         self.stopping = True
-        self._process.kill()
+        self._line.kill()
 
     def logs(self, tail: int | None) -> str:
         """What it printed: the last `tail` lines, or all that is kept."""
@@ -118,35 +139,40 @@ class LocalUnit:
     def _tell(self, **message: Any) -> None:
         left = memoryview(json.dumps(message).encode() + b"\n")
         # It is gone, or about to be: `gone` tells.
-        with self._telling, contextlib.suppress(BrokenPipeError, ValueError):
+        with self._telling, contextlib.suppress(OSError, ValueError):
             while left:  # one write takes what the pipe has room for, which may be less
-                left = left[self._process.stdin.write(left) :]  # type: ignore[union-attr]
+                left = left[self._line.write(left) :]
 
     # --- in the thread
 
     def _listen(self) -> None:
         said_gone = False
-        with self._process.stdout as reports:  # type: ignore[union-attr]
+        with contextlib.suppress(ConnectionResetError), self._line.reports as reports:
             for line in reports:
                 message = json.loads(line)
                 said_gone |= message["event"] == "gone"
                 self._heard(**message)
-        self._process.stdin.close()  # type: ignore[union-attr]
-        self._process.wait()
+        self._line.close()
         if not said_gone:  # somebody killed the supervisor
             self._sweep()
-        self._ports.close()
+        if self._ports is not None:
+            self._ports.close()
         RUNNING.pop(self.unit.id, None)
         self._ended(KILLED, "killed: its supervisor process was ended by somebody")
-        if not self.started.done():
-            self.started.set_exception(LaunchError("the process was stopped before it started"))
+        if not self.running.done():
+            self.running.set_exception(LaunchError("the process was stopped before it started"))
         self.gone.set_result(None)
 
     def _heard(self, event: str, **news: Any) -> None:
         if event == "started":
-            self.started.set_result(news["pid"])
+            self.running.set_result(news["pid"])
+        elif event == "taken over":
+            if news["pid"] is not None:
+                self.running.set_result(news["pid"])
+            if news["code"] is not None:
+                self._heard("exited", code=news["code"], memory=news["memory"])
         elif event == "refused":
-            self.started.set_exception(LaunchError(f"the command cannot be run: {news['error']}"))
+            self.running.set_exception(LaunchError(f"the command cannot be run: {news['error']}"))
         elif event == "exited":
             self._ended(news["code"], describe_end(news["code"], memory=news["memory"], limit=self._ram))
         elif event == "stuck":

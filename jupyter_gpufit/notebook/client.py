@@ -61,6 +61,9 @@ class Client(Protocol):
     def release(self, id: str) -> Json:
         """Begin to end it; the allocation as it is then."""
 
+    def extend(self, id: str, seconds: float) -> Json:
+        """Give it more time; the allocation as it is then. Raises `Conflict`, `Forbidden`."""
+
     def logs(self, id: str, tail: int = 200) -> str:
         """The last lines that it printed."""
 
@@ -134,6 +137,9 @@ class RestClient:
     def release(self, id: str) -> Json:
         return self._json("DELETE", f"allocations/{_quoted(id)}")
 
+    def extend(self, id: str, seconds: float) -> Json:
+        return self._json("POST", f"allocations/{_quoted(id)}/extend", {"time": seconds})
+
     def logs(self, id: str, tail: int = 200) -> str:
         return str(self._json("GET", f"allocations/{_quoted(id)}/logs", query={"tail": tail})["logs"])
 
@@ -200,6 +206,9 @@ class EmbeddedClient:
 
     def release(self, id: str) -> Json:
         return self._public(lambda scheduler: scheduler.release(id))
+
+    def extend(self, id: str, seconds: float) -> Json:
+        return self._public(lambda scheduler: scheduler.extend(id, seconds))
 
     def logs(self, id: str, tail: int = 200) -> str:
         logs: str = self._service.call(lambda scheduler: scheduler.logs(id, tail))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import threading
+import time
 import uuid
 from typing import Any
 
@@ -149,17 +150,25 @@ class Link:
         name, node = self.allocation["name"], self.allocation.get("node")
         where = f"{name!r} on {node}" if node else f"{name!r}"
         try:
-            now = self.client.changed(self.allocation["id"], self.allocation["version"], _NEWS)
+            now = self._news()
         except GpufitError as problem:
             return f"{gone.message} (allocation {where}), and nobody can say why: {problem.message}"
         self.allocation = now
-        told = f": {now['message']}" if now.get("message") else ""
         if is_running(now):
+            told, log = _parted(str(now.get("message") or ""))
             return (
-                f"{gone.message} (allocation {where}{told}). It starts anew on the same GPUs; its variables are gone, "
-                "so run the cells that made them again"
+                f"{gone.message} (allocation {where}{': ' * bool(told)}{told}). It starts anew on the same GPUs; its "
+                f"variables are gone, so run the cells that made them again{log}"
             )
         return _lost(now)
+
+    def _news(self) -> Json:
+        """The allocation once it is known why its kernel died: as soon as it is being restarted, or has ended."""
+        over = time.monotonic() + _NEWS
+        now = self.client.changed(self.allocation["id"], self.allocation["version"], _NEWS)
+        while is_running(now) and not now.get("progress") and (left := over - time.monotonic()) > 0:
+            now = self.client.changed(now["id"], now["version"], left)
+        return now
 
     def _start_timer(self) -> None:
         self._timer = threading.Timer(_IDLE_CLOSE, self._idle)
@@ -317,11 +326,14 @@ def _count(number: int) -> str:
 
 
 def _lost(allocation: Json) -> str:
-    why = allocation.get("message") or allocation.get("reason") or allocation["state"]
-    sentence, _, log = str(why).partition("\n")
-    sentence = sentence.partition("; its last lines")[0]
+    sentence, log = _parted(str(allocation.get("message") or allocation.get("reason") or allocation["state"]))
     return (
         f"allocation {allocation['name']!r} is not there any more ({sentence.rstrip('.')}). "
-        "From the next cell on this notebook runs in its local kernel; %gpufit request gets GPUs again"
-        + (f"\nIts last lines:\n{log}" if log else "")
+        f"From the next cell on this notebook runs in its local kernel; %gpufit request gets GPUs again{log}"
     )
+
+
+def _parted(message: str) -> tuple[str, str]:
+    """The sentence of an allocation's message, and below it, if there are any, the last lines that its unit printed."""
+    sentence, _, log = message.partition("\n")
+    return sentence.partition("; its last lines")[0], f"\nIts last lines:\n{log}" if log else ""

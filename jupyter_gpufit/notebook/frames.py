@@ -5,22 +5,26 @@ Imports pandas: import it where a table is made.
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any
 
 import pandas as pd
 
 from ..cluster import tables
-from ..memory import format_memory
+from .show import text_table
 
 __all__ = ["Table"]
 
 _MOST_ROWS = 60
+_WIDTH = 160
+"""Columns of text; front ends scroll what is wider than they are."""
 
 
 class Table(pd.DataFrame):
-    """A DataFrame that a notebook shows by `tables.style`: `39.3 GiB`, and nothing where there is nothing.
+    """A DataFrame of which a notebook shows what tells a person something, with units and bars (`tables.style`).
 
-    What is made of it (a selection, a copy) and what is pickled is an ordinary DataFrame.
+    All columns are there all the same. What is made of it (a selection, a copy) and what is pickled is an ordinary
+    DataFrame.
     """
 
     @property
@@ -31,12 +35,22 @@ class Table(pd.DataFrame):
         return pd.DataFrame, (pd.DataFrame(self),)  # where it is pushed to, there may be none of this package
 
     def __repr__(self) -> str:
-        shown = pd.DataFrame(self).astype(object).where(self.notna(), "")
-        for column in shown.columns.intersection(list(tables.BYTES)):
-            shown[column] = [size if size == "" else format_memory(int(size)) for size in shown[column]]
-        return repr(shown)
+        shown, rest = self._shown()
+        text = text_table(list(shown.columns), tables.texts(shown), _WIDTH) if len(shown) else ""
+        return "\n".join(part for part in (text, rest) if part)
 
     def _repr_html_(self) -> str:
-        html: str = tables.style(pd.DataFrame(self.head(_MOST_ROWS))).to_html()
-        left = len(self) - _MOST_ROWS
-        return html if left <= 0 else f"{html}<div>... and {left} more rows</div>"
+        shown, rest = self._shown()
+        html = tables.style(shown).to_html() if len(shown) else ""
+        return html + (f"<div style='opacity: 0.7'>{escape(rest)}</div>" if rest else "")
+
+    def _shown(self) -> tuple[pd.DataFrame, str]:
+        """What of it is shown, and a sentence on the rest."""
+        table = pd.DataFrame(self)
+        columns = tables.telling(table)
+        hidden = [str(column) for column in table.columns if column not in columns]
+        if table.empty:
+            return table, "no rows"
+        said = [f"and {left} more rows"] if (left := len(table) - _MOST_ROWS) > 0 else []
+        said += [f"not shown: {', '.join(hidden)}"] if hidden else []
+        return table[columns].head(_MOST_ROWS), "; ".join(said)

@@ -18,7 +18,17 @@ from ..errors import InvalidValue
 from ..memory import parse_memory
 from ..models import Request
 
-__all__ = ["VERBS", "Parser", "add_request", "complete", "help_of", "parse_cell", "parse_line", "request_of"]
+__all__ = [
+    "VERBS",
+    "Parser",
+    "add_request",
+    "add_span",
+    "complete",
+    "help_of",
+    "parse_cell",
+    "parse_line",
+    "request_of",
+]
 
 
 class Parser(argparse.ArgumentParser):
@@ -117,11 +127,19 @@ def add_request(parser: argparse.ArgumentParser, *, cell: bool = False) -> None:
     parser.add_argument("--image", help="container image (if the inventory allows it)")
     parser.add_argument("--time", metavar="SPAN", type=_duration, help="give the GPUs back after this long: 90m, 2h")
     parser.add_argument("--wait", metavar="SPAN", type=_duration, help="if nothing fits now, wait up to this long")
+    parser.add_argument(
+        "--priority", metavar="N", type=_priority, help="of those that wait, the ones with a higher N come first (0)"
+    )
     parser.add_argument("--shared", action="store_true", help="may share GPUs with other --shared allocations")
     parser.add_argument("--node", metavar="GLOB", help="only these nodes")
     parser.add_argument("--model", metavar="GLOB", help="only GPU models of this name: A100, '*A100*80GB*'")
     parser.add_argument("--label", metavar="KEY=VALUE", action="append", type=_label, help="only nodes with this label")
     parser.add_argument("--share-card", action="store_true", help="may take several GPUs of one physical card (MIG)")
+
+
+def add_span(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the word that says how much more time an allocation shall have."""
+    parser.add_argument("time", metavar="SPAN", type=_duration, help="how much more time: 30m, 1h")
 
 
 def request_of(options: argparse.Namespace) -> Request:
@@ -138,6 +156,7 @@ def request_of(options: argparse.Namespace) -> Request:
         image=options.image,
         time=options.time,
         wait=options.wait,
+        priority=options.priority or 0,
         shared=options.shared,
         node=options.node,
         model=options.model,
@@ -163,6 +182,15 @@ def _gpus(text: str) -> int:
     except ValueError:
         raise InvalidValue(f"{text!r} is not a number of GPUs; write a whole number, such as 2") from None
     return Request(gpus=count).gpus  # it knows the bounds
+
+
+@_typed
+def _priority(text: str) -> int:
+    try:
+        priority = int(text)
+    except ValueError:
+        raise InvalidValue(f"{text!r} is not a priority; write a whole number, such as 5 or -5") from None
+    return Request(priority=priority).priority
 
 
 @_typed
@@ -211,6 +239,11 @@ def _release_verb(parser: Parser) -> None:
     parser.add_argument("--all", action="store_true", help="everything I hold")
 
 
+def _extend_verb(parser: Parser) -> None:
+    _name(parser)
+    add_span(parser)
+
+
 def _logs_verb(parser: Parser) -> None:
     _name(parser)
     parser.add_argument("--tail", metavar="LINES", type=int, default=200, help="how many lines (200)")
@@ -224,6 +257,7 @@ VERBS: dict[str, tuple[str, Callable[[Parser], None]]] = {
     "explain": ("where a request would go, and why: the four stages, node by node", add_request),
     "attach": ("run this notebook's cells on an allocation I hold", lambda parser: _name(parser, required=True)),
     "detach": ("run this notebook's cells here again; keep the GPUs", lambda parser: None),
+    "extend": ("more time for an allocation whose time is limited", _extend_verb),
     "release": ("give GPUs back", _release_verb),
     "logs": ("what an allocation printed", _logs_verb),
 }
@@ -292,13 +326,14 @@ _EXAMPLES = {
     "explain": "%gpufit explain 2 --memory 16GiB",
     "attach": "%gpufit attach train",
     "detach": "%gpufit detach",
+    "extend": "%gpufit extend train 1h",
     "release": "%gpufit release",
     "logs": "%gpufit logs train",
 }
 """Verb → a line that can be typed so."""
 
 _HELP = {"-h", "--help"}
-_WISHES = ("image", "time", "wait", "shared", "node", "model", "label", "share_card")
+_WISHES = ("image", "time", "wait", "priority", "shared", "node", "model", "label", "share_card")
 
 
 def help_of(verb: str | None = None) -> str:

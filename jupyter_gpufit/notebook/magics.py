@@ -7,13 +7,15 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..errors import Conflict, GpufitError, InvalidValue, NotFound
 from ..kernels.attachment import LOCAL_TARGET
-from ..kernels.bootstrap.attached import complete_no_longer, complete_with
+from ..kernels.bootstrap.completing import complete_no_longer, complete_with
+from ..kernels.extended import extended
 from ..models import Request, State
 from . import grammar
 from .cells import Interrupted, RemoteError
@@ -172,6 +174,10 @@ class Gpufit:
             f"Back: %gpufit attach {allocation['name']}"
         )
 
+    def _extend(self, options: Namespace) -> None:
+        allocation = self.client.extend(self._named(options.name)["id"], options.time)
+        print(extended(allocation, time.time()))
+
     def _release(self, options: Namespace) -> None:
         if options.all and options.name:
             raise InvalidValue(f"--all and {options.name!r}; say one of them")
@@ -261,6 +267,9 @@ class Gpufit:
                 if one["state"] == State.STOPPING:
                     until_ended(self.client, self.shell, one, f"The {request.name!r} before this one is given back.")
                     return None
+                if one.get("queue"):
+                    print(f"{request.name!r} waits for GPUs already.")
+                    one = until_running(self.client, self.shell, one)
                 if _is_what_is_asked(one, request):
                     return until_running(self.client, self.shell, one)
                 raise Conflict(

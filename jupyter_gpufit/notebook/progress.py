@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 import uuid
 from html import escape
 from typing import Any
 
+from ..durations import format_duration
 from ..memory import format_memory
 from .client import LONGEST_WAIT, Client, Json
 
-__all__ = ["Progress", "follow"]
+__all__ = ["Progress", "follow", "standing"]
 
 _OFTEN = 0.1  # s between two updates of the display
 
@@ -34,10 +36,22 @@ def sentence(allocation: Json, seconds: float) -> str:
     current, total = progress.get("current"), progress.get("total")
     if current is not None:
         what += f" {format_memory(current)}" + (f" of {format_memory(total)}" if total else "")
-    if message := progress.get("message"):
+    if queue := allocation.get("queue"):
+        what = f"{_PHASES['placing']}, {standing(queue, time.time())}"
+    elif (message := progress.get("message")) and message != what:
         what += f" ({message})"
     where = f" on {allocation['node']}" if allocation.get("node") else ""
     return f"{allocation['name']}{where}: {what}, {seconds:.0f} s"
+
+
+def standing(queue: Json, now: float) -> str:
+    """Where one that waits stands, what is missing, and what would help: `Queued` for people."""
+    words = [f"number {queue['position']} of {queue['of']} in the queue"]
+    words += [text.rstrip(".") for text in (queue.get("missing"), queue.get("frees")) if text]
+    if (start := queue.get("start")) is not None:
+        words[-1] += f", in {format_duration(max(1.0, start - now))} at the latest"
+    words.append(f"it waits for up to {format_duration(max(0.0, queue['until'] - now))} more")
+    return "; ".join(words)
 
 
 def fraction(allocation: Json) -> float | None:
@@ -87,7 +101,9 @@ class Progress:
             return
         target = sys.stdout if self._shell is not None else sys.stderr
         if target.isatty():
-            target.write("\r" + text.ljust(len(before)) + ("\n" if last else ""))
+            width = shutil.get_terminal_size().columns - 1  # a line that wraps cannot be rewritten
+            line = text if last or len(text) <= width else text[: width - 1] + "…"
+            target.write("\r" + line.ljust(min(len(before), width)) + ("\n" if last else ""))
             target.flush()
         elif last:
             target.write(text + "\n")

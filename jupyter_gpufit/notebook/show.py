@@ -13,12 +13,14 @@ from ..durations import format_duration
 from ..memory import format_memory
 from ..models import Node
 from .client import Json
+from .progress import standing
 
 __all__ = ["Page", "allocation_table", "describe", "explanation", "gpu_table", "node_table", "text_table"]
 
 Row = Sequence[str]
 
 _MOST_ROWS = 200
+_OF_NUMBERS = set("0123456789./ %°CW") | set("KMGTiB") | set("dhms")  # with their units
 
 
 class Page:
@@ -87,7 +89,7 @@ def text_table(headers: Row, rows: Sequence[Row], width: int = 120) -> str:
 
 
 def _is_number(cell: str) -> bool:
-    return not cell or (cell[0].isdigit() and cell.replace(".", "").replace("/", "").replace(" ", "").isalnum())
+    return cell in ("", "?") or (cell[0].isdigit() and not set(cell) - _OF_NUMBERS and cell.count(" ") <= 3)
 
 
 # --- the cluster
@@ -165,15 +167,25 @@ def allocation_table(
         rows.append(
             [
                 one["name"] + (" (here)" if one["id"] == here else ""),
-                one["state"] + (f" ({one['reason']})" if one.get("reason") else ""),
+                one["state"] + (f" ({why})" if (why := one.get("reason") or _place(one)) else ""),
                 one.get("node") or "",
                 str(len(one.get("gpus") or [])),
                 memory,
                 "" if expires is None or one["state"] == "ended" else format_duration(max(0.0, expires - now)),
-                one.get("message") or "",
+                " ".join(said for said in (_note(one, now), one.get("warning")) if said),
             ]
         )
     return ("allocation", "state", "node", "GPUs", "memory each", "time left", "note"), rows
+
+
+def _place(allocation: Json) -> str:
+    queue = allocation.get("queue")
+    return f"{queue['position']} of {queue['of']} waiting" if queue else ""
+
+
+def _note(allocation: Json, now: float) -> str:
+    queue = allocation.get("queue")
+    return standing(queue, now) if queue else allocation.get("message") or ""
 
 
 # --- selection

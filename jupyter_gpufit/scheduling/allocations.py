@@ -27,15 +27,12 @@ from ..models import EndReason, Progress, State
 from . import events as ev
 from .entries import UNIT_WORK, Entry, Limits, Overcommitted, with_lines
 from .events import Event, Failure, Instruction, Work
-from .lifetime import Lifetime
-from .outages import Outages
-from .queueing import Queueing
 from .recovery import Recovery
 
 __all__ = ["Entry", "Ledger", "Limits", "Overcommitted"]
 
 
-class Ledger(Queueing, Lifetime, Outages, Recovery):
+class Ledger(Recovery):
     """All allocations of one scheduler (`entries`), and what they hold on each node (`claims`).
 
     Made and fed by the scheduler only. An entry that ended stays until `forget`.
@@ -61,8 +58,28 @@ class Ledger(Queueing, Lifetime, Outages, Recovery):
         before = entry.allocation
         react(self, entry, event)
         if entry.id in self.entries:
-            self._report(entry, before, save=not isinstance(event, ev.Progressed))
+            self._show_outages(entry)
+            self._report(entry, before, save=not isinstance(event, ev.Progressed | ev.Ranked))
         return self._out
+
+    def clock_set(self, by: float, now: float) -> list[Instruction]:
+        """The clock was set by so many seconds, to `now`: what lies ahead stays as far ahead as it was."""
+        out: list[Instruction] = []
+        for entry in self.entries.values():
+            if entry.state is State.ENDED:
+                continue
+            self._now, self._out = now, []
+            before = entry.allocation
+            entry.deadlines = {what: at + by for what, at in entry.deadlines.items()}
+            entry.placed_at, entry.warned_until = entry.placed_at + by, entry.warned_until + by
+            moments = {key: getattr(before, key) for key in ("created", "expires", "unreachable_since", "warning_at")}
+            self._set(entry, **{key: at + by for key, at in moments.items() if at is not None})
+            if entry.deadlines:
+                self._out.append(ev.Wake(id=entry.id, at=min(entry.deadlines.values())))
+            self._show_outages(entry)
+            self._report(entry, before)
+            out += self._out
+        return out
 
     # --- starting: unit, kernel, answer
 
@@ -86,15 +103,19 @@ class Ledger(Queueing, Lifetime, Outages, Recovery):
 
     def _prepare_failed(self, entry: Entry, event: ev.PrepareFailed) -> None:
         lost, unreachable = event.failure is Failure.CLAIM_LOST, event.failure is Failure.UNREACHABLE
-        entry.trouble, entry.unsure = event.message, event.failure not in (Failure.CLAIM_LOST, Failure.ERROR)
+        elsewhere = lost or unreachable or event.failure is Failure.UNFIT
+        undone = event.failure in (Failure.CLAIM_LOST, Failure.ERROR, Failure.UNFIT)
+        entry.trouble, entry.unsure = event.message, not undone
         if not entry.live:
             self._wind_down(entry)
         elif entry.stop_wanted:
             self._vacant(entry)
-        elif (lost or unreachable) and entry.state is State.STARTING and entry.places < self.limits.attempts:
+        elif elsewhere and entry.state is State.STARTING and entry.places < self.limits.attempts:
             self._place_elsewhere(entry, event)
         elif lost and entry.state is State.RUNNING and entry.tries < self.limits.attempts:
             self._prepare(entry)  # a kernel that restarts keeps its GPUs: the other one may yield
+        elif unreachable and self._waits_for_node(entry):
+            pass
         elif unreachable and entry.state is State.RUNNING:
             self._set(entry, message=event.message)
             self._vacant(entry)
@@ -103,9 +124,11 @@ class Ledger(Queueing, Lifetime, Outages, Recovery):
 
     def _place_elsewhere(self, entry: Entry, event: ev.PrepareFailed) -> None:
         """Nothing of it was started; what an unreachable node may keep of it is found by its label, and removed."""
-        if event.failure is Failure.UNREACHABLE and entry.allocation.node is not None:
+        if event.failure is not Failure.CLAIM_LOST and entry.allocation.node is not None:
             entry.avoid = (*entry.avoid, entry.allocation.node)
-        entry.unsure, entry.tries, entry.cards = False, 0, {}
+        entry.contended = event.failure is Failure.CLAIM_LOST
+        self._forget_silence(entry)
+        entry.unsure, entry.cards, entry.broken = False, {}, {}
         progress = Progress(phase="placing", message=event.message)
         self._set(entry, node=None, gpus=(), memory=(), progress=progress)
         self._place(entry)
@@ -126,7 +149,7 @@ class Ledger(Queueing, Lifetime, Outages, Recovery):
             self._set(entry, progress=Progress(phase="connecting"))
             self._deadline(entry, "ready", self.limits.ready_within)
         else:
-            self._set(entry, progress=None, message="")
+            self._set(entry, progress=Progress(phase="connecting"), message=entry.died)
 
     def _unit_start_failed(self, entry: Entry, event: ev.UnitStartFailed) -> None:
         if not entry.live:
@@ -142,7 +165,7 @@ class Ledger(Queueing, Lifetime, Outages, Recovery):
         else:
             self._wind_down(entry)
 
-    def _ready(self, entry: Entry, event: ev.KernelStarted | ev.KernelReady) -> None:
+    def _ready(self, entry: Entry, event: ev.KernelStarted | ev.KernelReady | ev.TakenBack) -> None:
         entry.kernel_up = True
         self._set(entry, kernel_id=event.kernel_id)
         if not entry.live:
@@ -152,13 +175,10 @@ class Ledger(Queueing, Lifetime, Outages, Recovery):
             return  # it answers, but its kernel manager does not list it yet: `KernelStarted` comes in a moment
         entry.deadlines.pop("ready", None)
         if entry.state is State.STARTING:
-            lifetime = entry.allocation.request.time
-            expires = None if lifetime is None else self._now + float(lifetime)
-            if lifetime is not None:
-                self._deadline(entry, "expire", float(lifetime))
-            self._set(entry, state=State.RUNNING, expires=expires, message="", progress=None)
+            self._set(entry, state=State.RUNNING, message="", progress=None)
+            self._begin_time(entry)
         elif "restart" not in entry.deadlines and not entry.restarting:
-            self._set(entry, message="", progress=None)
+            self._set(entry, message=entry.died, progress=None)
 
     # --- running: death and restart
 
@@ -176,21 +196,34 @@ class Ledger(Queueing, Lifetime, Outages, Recovery):
 
     def _stop_asked(self, entry: Entry, event: ev.StopAsked) -> None:
         entry.restarting = False
+        if entry.live:
+            entry.deadlines.pop("retry", None)
+        if "restart" not in entry.deadlines:  # nothing has died now: somebody wants it gone
+            self._forget_death(entry)
         entry.stop_wanted = entry.unit is not None or bool(entry.busy & UNIT_WORK)
         if not entry.live:  # from within `KernelHost.start` or `stop`: the unit may go before they come back
             self._wind_down(entry)
         elif entry.busy & UNIT_WORK:
             self._cancel(entry, Work.PREPARE, Work.START_UNIT)
-        elif entry.unit is not None:
+        elif entry.unit is not None or entry.unsure:
             self._stop_unit(entry)
+        elif entry.allocation.node is not None and "restart" not in entry.deadlines:
+            self._vacant(entry)  # a restart that waited for its node is given up
+
+    def _forget_death(self, entry: Entry) -> None:
+        if entry.died and entry.allocation.message == entry.died:
+            self._set(entry, message="")
+        entry.died = ""
 
     def _restart_asked(self, entry: Entry, event: ev.RestartAsked) -> None:
         starts = entry.busy & {Work.PREPARE, Work.START_UNIT, Work.PLACE}
         if not entry.live or entry.allocation.node is None or starts:
             return  # there is nothing to restart, or it is under way
-        entry.restarting, entry.tries = True, 0
-        entry.deadlines.pop("restart", None)
-        self._set(entry, progress=Progress(phase="creating", message="restarting"))
+        entry.restarting, entry.tries, entry.patience = True, 0, 0
+        for what in ("restart", "retry"):
+            entry.deadlines.pop(what, None)
+        entry.died = event.died
+        self._set(entry, message=event.died, progress=Progress(phase="creating", message="restarting"))
         if Work.STOP_UNIT in entry.busy:
             return
         if entry.unit is not None or entry.unsure:
@@ -213,7 +246,7 @@ class Ledger(Queueing, Lifetime, Outages, Recovery):
 
     def _unit_gone(self, entry: Entry, event: ev.UnitGone) -> None:
         entry.deadlines.pop("retry", None)
-        entry.stop_failures, entry.silent_since = 0, None
+        entry.stop_failures = 0
         entry.unsure = entry.launched = entry.stop_wanted = False
         self._set(entry, unit=None)
         if not entry.live:
@@ -231,6 +264,8 @@ class Ledger(Queueing, Lifetime, Outages, Recovery):
         due = {what for what, at in entry.deadlines.items() if at <= self._now}
         for what in due:
             del entry.deadlines[what]
+        if "lost" in due:
+            self._lost(entry)
         if not entry.live:
             if "kernel" in due and Work.START_KERNEL in entry.busy:
                 self._insist(entry)
@@ -242,6 +277,9 @@ class Ledger(Queueing, Lifetime, Outages, Recovery):
             self._out.append(ev.Wake(id=entry.id, at=min(entry.deadlines.values())))
 
     def _not_restarted(self, entry: Entry) -> None:
+        if entry.allocation.unreachable_since is not None:  # nobody could
+            self._deadline(entry, "restart", self.limits.restart_within)
+            return
         died, within = entry.allocation.message or "its kernel was stopped", self.limits.restart_within
         self._end(entry, EndReason.FAILED, f"{died}; nobody restarted it within {format_duration(within)}")
 
@@ -265,6 +303,7 @@ _HANDLERS: dict[type[Event], tuple[Work | None, Callable[[Ledger, Entry, Any], N
     # event: the work that has come back with it, and what follows
     ev.Placed: (Work.PLACE, Ledger._placed),
     ev.NotPlaced: (Work.PLACE, Ledger._not_placed),
+    ev.Ranked: (None, Ledger._ranked),
     ev.Progressed: (None, Ledger._progressed),
     ev.Prepared: (Work.PREPARE, Ledger._prepared),
     ev.PrepareFailed: (Work.PREPARE, Ledger._prepare_failed),
@@ -274,14 +313,22 @@ _HANDLERS: dict[type[Event], tuple[Work | None, Callable[[Ledger, Entry, Any], N
     ev.KernelStarted: (Work.START_KERNEL, Ledger._ready),
     ev.KernelStartFailed: (Work.START_KERNEL, Ledger._kernel_start_failed),
     ev.KernelReady: (None, Ledger._ready),
+    ev.TakenBack: (Work.TAKE_BACK, Ledger._ready),
+    ev.TakeBackFailed: (Work.TAKE_BACK, Ledger._take_back_failed),
     ev.KernelFailed: (None, Ledger._kernel_failed),
     ev.UnitExited: (None, Ledger._unit_exited),
     ev.StopAsked: (None, Ledger._stop_asked),
     ev.RestartAsked: (None, Ledger._restart_asked),
     ev.ReleaseAsked: (None, Ledger._release_asked),
+    ev.ExtendAsked: (None, Ledger._extend_asked),
+    ev.Idled: (None, Ledger._idled),
+    ev.Stirred: (None, Ledger._stirred),
     ev.KernelStopped: (Work.STOP_KERNEL, Ledger._kernel_stopped),
     ev.UnitGone: (Work.STOP_UNIT, Ledger._unit_gone),
     ev.StopFailed: (Work.STOP_UNIT, Ledger._stop_failed),
+    ev.NodeSilent: (None, Ledger._node_silent),
+    ev.NodeHeard: (None, Ledger._node_heard),
+    ev.GpusChanged: (None, Ledger._gpus_changed),
     ev.Woken: (None, Ledger._woken),
 }
 
@@ -289,7 +336,9 @@ _DUE: dict[str, Callable[[Ledger, Entry], None]] = {
     # deadline: what follows when it has passed, for one that is live; in this order
     "wait": Ledger._waited_long,
     "expire": Ledger._expired,
+    "warn": Ledger._warned,
     "restart": Ledger._not_restarted,
     "launch": Ledger._not_launched,
     "ready": Ledger._not_ready,
+    "retry": Ledger._retry,
 }

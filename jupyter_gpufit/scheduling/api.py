@@ -52,6 +52,12 @@ class Scheduler(Protocol):
         `KernelHost` need not be asked to.
         """
 
+    async def extend(self, id: str, seconds: float) -> Allocation:
+        """Give it `seconds` more time, counted from when it would end now; also before it runs. Clears its warning.
+
+        Raises `NotFound`, `Conflict` (it has no time limit, or ends or has ended), `Forbidden` (longer than the quota).
+        """
+
     async def changed(self, id: str, version: int, timeout: float) -> Allocation:
         """The allocation as soon as its `version` is greater than `version`, or as it is after `timeout` seconds."""
 
@@ -78,6 +84,17 @@ class Scheduler(Protocol):
     async def failed(self, id: str, message: str) -> None:
         """The kernel will never answer (died while starting, or restarted too often): the allocation ends `failed`."""
 
+    def remember(self, id: str, memory: bytes | None, part: str = "kernel") -> None:
+        """Keep `memory` for as long as the allocation lives, also should this process die (`None`: no longer). What the
+        provisioner remembers as `kernel` makes the allocation one that a next scheduler takes back. May hold secrets.
+        Quiet for an allocation that has ended; one without a store on disk remembers nothing."""
+
+    def recall(self, id: str, part: str = "kernel") -> bytes | None:
+        """What was remembered last of that part, by this process or one before it."""
+
+    def resuming(self, id: str) -> bool:
+        """Whether its kernel is being taken back: to be gone on with, not to be started."""
+
     async def stop_unit(self, id: str) -> None:
         """Stop and remove its unit, confirmed, and keep its GPUs reserved (for a restart). Quiet if there is none.
 
@@ -85,7 +102,7 @@ class Scheduler(Protocol):
         minute (`restart_within`), the allocation ends.
         """
 
-    async def restart_unit(self, id: str) -> Unit:
+    async def restart_unit(self, id: str, died: str = "") -> Unit:
         """Prepare a new unit on the same node, the same GPUs, the same ports; the one before is confirmed gone first.
 
         Raises `NodeUnreachable` (it may be tried again), or why the allocation ends.

@@ -56,6 +56,15 @@ class Books:
         entry.deadlines[what] = self._now + seconds
         self._out.append(Wake(id=entry.id, at=self._now + seconds))
 
+    def _warn(self, entry: Entry, kind: str, message: str, at: float | None = None) -> None:
+        """Warn whoever uses it of what comes (at that moment), in place of a warning before this one."""
+        self._set(entry, warning=message, warning_kind=kind, warning_at=at)
+
+    def _unwarn(self, entry: Entry, *kinds: str) -> None:
+        """What it was warned of will not come, if it is of one of these kinds (without any: whatever it is)."""
+        if not kinds or entry.allocation.warning_kind in kinds:
+            self._set(entry, warning="", warning_kind="", warning_at=None)
+
     def _report(self, entry: Entry, before: Allocation, save: bool = True) -> None:
         """Say what changed, ahead of what is to be done about it: reservations come first."""
         if before == entry.allocation:

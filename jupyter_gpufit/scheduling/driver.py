@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from ..models import State
 from . import events as ev
 from .allocations import Ledger, Limits
+from .entries import Entry
+from .events import Work
 from .execution import Execution
 from .fleet import Fleet
+from .idleness import Idleness
 from .reaper import Reaper
 from .store import Store
 from .works import UnitWork
@@ -24,12 +28,16 @@ class Driver(Execution):
     """Base of `LocalScheduler`."""
 
     async def open(self) -> None:
-        """Take up the cluster's nodes, and what a scheduler that died left in the store (its GPUs stay reserved until
-        it is confirmed gone). Raises `StoreError`."""
-        self._store, entries = await Store.open(self._where, self.log)
+        """Take up the cluster's nodes, and what a scheduler that died left in the store: its kernels are taken back
+        (`restored` waits for that), what cannot go on is ended (its GPUs stay reserved until it is confirmed gone).
+        Raises `StoreError`."""
+        self._store, entries = await Store.open(self._where, self.log, self._embedded)
         self.id = self._store.scheduler
         limits = self._limits or Limits(
-            ready_within=self.ready_within, restart_within=self.restart_within, lost_after=self.lost_after
+            ready_within=self.ready_within,
+            restart_within=self.restart_within,
+            lost_after=self.lost_after,
+            outlive=0.0 if self._embedded else self.outlive,
         )
         self._ledger = Ledger(self.id, limits)
         ours = self._store.schedulers
@@ -41,27 +49,57 @@ class Driver(Execution):
             on_open=self._on_open,
             on_claims=self._on_claims,
             on_room=self._make_room,
+            on_silence=self._on_silence,
+            on_report=self._on_report,
             log=self.log,
         )
         self._units = UnitWork(self._fleet, ours, self.log, self.keep_logs)
         self._reaper = Reaper(self._fleet, ours, self._belongs, self.log, self.reap_grace)
+        self._idleness = Idleness(self._ledger.entries, self._cluster, self._host, self._handle, self._clock, self.log)
         self._open = True
         for entry in entries:
             self._records.add(entry.allocation)
             if entry.state is State.ENDED:
                 self._retire(entry.allocation)
         self._fleet.start()
-        self._execute(self._ledger.restore(entries, self._clock(), _DIED))
+        self._idleness.start()
+        remembered = () if self._host is None or self._embedded else self._remembered()
+        self._execute(self._ledger.restore(entries, self._clock(), _DIED, remembered))
+        self._look_at_nodes()
+        self._forget_kernels(entries)
+        for id in [id for id in self._store.memories if id not in self._ledger.entries]:
+            self._store.forget_memories(id)  # they ended in the last moment of the one before us
+
+    def _forget_kernels(self, left: Sequence[Entry]) -> None:
+        """Those of `left` that are not taken back."""
+        for entry in left:
+            kernel_id, now = entry.allocation.kernel_id, self._ledger.entries.get(entry.id)
+            taken_back = now is not None and Work.TAKE_BACK in now.busy
+            if self._host is not None and kernel_id is not None and not taken_back:
+                self._host.forget(kernel_id)
+
+    async def restored(self) -> None:
+        """Wait until every kernel has been taken back, or has turned out not to be there for it."""
+        for entry in list(self._ledger.entries.values()):
+            while Work.TAKE_BACK in entry.busy and not self._dead:
+                await self._bell.wait(entry.id)
+
+    def _remembered(self) -> set[str]:
+        return {id for id, parts in self._store.memories.items() if "kernel" in parts}
 
     async def close(self, release: bool = True) -> None:
-        """Release everything (or, with `release=False`, only what does not run yet), wait for that to be confirmed for
-        up to `stop_within` seconds, and stop. Idempotent. What could not be confirmed is left to the next start."""
+        """Release everything (or, with `release=False`, only what the next scheduler cannot take back), wait for that
+        to be confirmed for up to `stop_within` seconds, and stop. Idempotent. What could not be confirmed is left to
+        the next start."""
         if not self._open:
             return
         self._open = False
+        kept = self._remembered()
+        kept = {id for id in kept if (entry := self._ledger.entries.get(id)) and entry.state is State.RUNNING}
+        kept |= {entry.id for entry in self._ledger.entries.values() if entry.queued and entry.hosted}
         try:
             for entry in list(self._ledger.entries.values()):
-                if release or entry.state is not State.RUNNING:
+                if release or entry.id not in kept:
                     self._handle(ev.ReleaseAsked(id=entry.id, message=_STOPPED))
             await self._wait_for_ends()
         finally:
@@ -79,9 +117,11 @@ class Driver(Execution):
 
     async def _shut_down(self) -> None:
         self._dead = True
-        if self._room is not None:
-            self._room.cancel()
+        for timer in (self._room, self._telling):
+            if timer is not None:
+                timer.cancel()
         self._alarms.close()
+        await self._idleness.close()
         try:
             await self._works.close(_CLOSE_WITHIN)
         finally:

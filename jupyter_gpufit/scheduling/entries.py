@@ -34,7 +34,12 @@ class Limits(Struct, frozen=True, kw_only=True):
     kernel_within: float = 10.0
     """How long an ending waits for `KernelHost.start` to come back, before and again after it is cancelled."""
     lost_after: float = 3600.0
-    """An allocation that shall end is given up when its node has not answered for so long."""
+    """An allocation is given up when neither engine nor reporter of its node have answered for so long."""
+    warn_before: tuple[float, ...] = (600.0, 120.0)
+    """How long before its time is over an allocation is warned."""
+    outlive: float = 0.0
+    """A process unit waits so long for the next server when its own died. (A container has all the time in the world.)
+    """
     retry_first: float = 1.0
     """Pause before the second try to stop a unit; doubles with each further one ..."""
     retry_most: float = 30.0
@@ -59,10 +64,18 @@ class Entry(Struct, kw_only=True):
     """Units asked for so far; makes each one's name unique."""
     tries: int = 0
     """Units asked for in this restart."""
+    contended: bool = False
+    """Another scheduler was faster, the last time that it was placed."""
+    patience: int = 0
+    """How often this restart failed because the node does not answer."""
     avoid: tuple[str, ...] = ()
     """Nodes that did not answer when it was placed there."""
     waiting: bool = False
     """Queued: nothing fits now."""
+    overtaken: int = 0
+    """How many later requests have gone before it that may have delayed it."""
+    placed_at: float = 0.0
+    """When it got the GPUs it holds."""
     unsure: bool = False
     """Something of it may be on the node that we do not know as a unit."""
     launched: bool = False
@@ -77,13 +90,22 @@ class Entry(Struct, kw_only=True):
     """`KernelHost.start` was cancelled."""
     busy: set[Work] = set()
     deadlines: dict[str, float] = {}
-    """What happens at which moment: `wait`, `launch`, `ready`, `expire`, `restart`, `kernel`, `retry`."""
+    """What happens at which moment: `wait`, `launch`, `ready`, `expire`, `warn`, `restart`, `kernel`, `retry`,
+    `lost`."""
+    warned_until: float = 0.0
+    """Warnings of the end of its time that were due before this moment have been given, or are not needed."""
     said: str = ""
     """Why it ends, as it was said first."""
+    died: str = ""
+    """How the kernel before this one ended, if nobody had asked for it."""
     stop_failures: int = 0
     """In a row."""
-    silent_since: float | None = None
-    """Since when its node has not answered to being asked to stop its unit."""
+    silence: str = ""
+    """Why its node's engine cannot be asked, while it cannot (`Allocation.unreachable_since`)."""
+    broken: dict[str, str] = {}
+    """Its GPUs that are, and what is wrong with them."""
+    shown: str = ""
+    """What its message says of these two."""
     trouble: str = ""
     """What last went wrong, for whoever waits."""
 
@@ -103,6 +125,16 @@ class Entry(Struct, kw_only=True):
     def live(self) -> bool:
         """Neither ending nor ended."""
         return self.state not in (State.STOPPING, State.ENDED)
+
+    @property
+    def queued(self) -> bool:
+        """In the queue; also in the moments in which one that waited tries to get what it was given again."""
+        return self.live and self.allocation.node is None and (self.waiting or self.allocation.request.wait is not None)
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Its place among those that wait: by priority, then by age."""
+        return -self.allocation.request.priority, self.allocation.created
 
     @property
     def prepared(self) -> bool:
@@ -126,9 +158,9 @@ class Entry(Struct, kw_only=True):
         )
 
 
-def with_lines(sentence: str, logs: str) -> str:
+def with_lines(sentence: str, logs: str, most: int = MESSAGE_LINES) -> str:
     """`sentence`, and the last lines of what the unit printed (unless it has some already)."""
-    lines = logs.rstrip().splitlines()[-MESSAGE_LINES:]
+    lines = logs.rstrip().splitlines()[-most:]
     if not lines or "\n" in sentence:
         return sentence
     return "\n".join([f"{sentence}; its last lines were:", *lines])
@@ -147,5 +179,4 @@ def fresh(entry: Entry) -> Entry:
         kernel_up=False,
         kernel_cancelled=False,
         stop_failures=0,
-        silent_since=None,
     )

@@ -10,6 +10,7 @@ life. For each instruction marked *work* exactly one of the named events must co
     StartUnit      Launcher.start, for the caller of `launch`             UnitStarted | UnitStartFailed
     StopKernel     KernelHost.stop                                        KernelStopped
     StopUnit       Launcher.logs, Launcher.stop                           UnitGone | StopFailed
+    TakeBack       Launcher.take_over, KernelHost.take_back               TakenBack | TakeBackFailed
     Cancel         cancel that work (its event still comes back)          -
     Publish        tell the cluster what the ledger holds on a node       -
     Wake           send `Woken` at that moment or later                   -
@@ -22,12 +23,15 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from ..models import EndReason, Launch, Placement, Progress, Request, Unit
+from ..models import EndReason, Launch, Placement, Progress, Queued, Request, Unit
 
 __all__ = [
     "Cancel",
     "Event",
+    "ExtendAsked",
     "Failure",
+    "GpusChanged",
+    "Idled",
     "Instruction",
     "KernelFailed",
     "KernelReady",
@@ -35,6 +39,8 @@ __all__ = [
     "KernelStarted",
     "KernelStopped",
     "LaunchAsked",
+    "NodeHeard",
+    "NodeSilent",
     "NotPlaced",
     "Notify",
     "Place",
@@ -44,16 +50,21 @@ __all__ = [
     "Prepared",
     "Progressed",
     "Publish",
+    "Ranked",
     "ReleaseAsked",
     "Requested",
     "RestartAsked",
     "Save",
     "StartKernel",
     "StartUnit",
+    "Stirred",
     "StopAsked",
     "StopFailed",
     "StopKernel",
     "StopUnit",
+    "TakeBack",
+    "TakeBackFailed",
+    "TakenBack",
     "UnitExited",
     "UnitGone",
     "UnitStartFailed",
@@ -73,6 +84,7 @@ class Work(StrEnum):
     START_UNIT = "start-unit"
     STOP_KERNEL = "stop-kernel"
     STOP_UNIT = "stop-unit"
+    TAKE_BACK = "take-back"
 
 
 class Failure(StrEnum):
@@ -82,6 +94,8 @@ class Failure(StrEnum):
     """Another scheduler holds the GPUs: a little later, elsewhere."""
     UNREACHABLE = "unreachable"
     """The node does not answer: try elsewhere; what may be left there is removed when it is back."""
+    UNFIT = "unfit"
+    """The node can start nothing now, whatever is asked (its disk is full): elsewhere; it has undone all."""
     CANCELLED = "cancelled"
     """We cancelled it ourselves; it is undone."""
     ERROR = "error"
@@ -116,6 +130,8 @@ class Placed(Event, frozen=True, kw_only=True):
     """uuid -> card, of the GPUs placed on."""
     totals: dict[str, int] = {}
     """uuid -> bytes in total, where known."""
+    overtakes: str | None = None
+    """The allocation that waits before this one, if this one may delay it."""
 
 
 class NotPlaced(Event, frozen=True, kw_only=True):
@@ -124,6 +140,12 @@ class NotPlaced(Event, frozen=True, kw_only=True):
     message: str
     never: bool = False
     """And no waiting would help."""
+
+
+class Ranked(Event, frozen=True, kw_only=True):
+    """Where it stands among those that wait."""
+
+    queue: Queued
 
 
 class Progressed(Event, frozen=True, kw_only=True):
@@ -176,6 +198,19 @@ class KernelReady(Event, frozen=True, kw_only=True):
     kernel_id: str
 
 
+class TakenBack(Event, frozen=True, kw_only=True):
+    """`KernelHost.take_back` returned: the kernel that a server before this one started is ours."""
+
+    kernel_id: str
+
+
+class TakeBackFailed(Event, frozen=True, kw_only=True):
+    """`KernelHost.take_back` raised."""
+
+    failure: Failure
+    message: str
+
+
 class KernelFailed(Event, frozen=True, kw_only=True):
     """The kernel will never answer (said by whoever started it)."""
 
@@ -197,6 +232,9 @@ class StopAsked(Event, frozen=True, kw_only=True):
 class RestartAsked(Event, frozen=True, kw_only=True):
     """The kernel manager wants a new unit in the place of the one before."""
 
+    died: str = ""
+    """How that one ended, if nobody had asked for it."""
+
 
 class ReleaseAsked(Event, frozen=True, kw_only=True):
     """It shall end."""
@@ -205,6 +243,23 @@ class ReleaseAsked(Event, frozen=True, kw_only=True):
     message: str = ""
     kernel_gone: bool = False
     """Whoever asks is the kernel manager, ending that kernel: do not ask it to end the kernel again."""
+
+
+class ExtendAsked(Event, frozen=True, kw_only=True):
+    """It shall have more time. (One without a limit, or that ends, stays as it is.)"""
+
+    seconds: float
+
+
+class Idled(Event, frozen=True, kw_only=True):
+    """It has done nothing for so long that it will be released, unless something happens."""
+
+    until: float
+    """Unix time of that."""
+
+
+class Stirred(Event, frozen=True, kw_only=True):
+    """It does something again, after `Idled`."""
 
 
 class KernelStopped(Event, frozen=True, kw_only=True):
@@ -222,6 +277,26 @@ class StopFailed(Event, frozen=True, kw_only=True):
 
     failure: Failure
     message: str
+
+
+class NodeSilent(Event, frozen=True, kw_only=True):
+    """The engine of its node does not answer. Said again when that changes, or whether the reporter does."""
+
+    why: str
+    """For people."""
+    reporting: bool = False
+    """The node's reporter still answers: so the machine is there, and what ran on it may well run on."""
+
+
+class NodeHeard(Event, frozen=True, kw_only=True):
+    """The engine of its node answers (again)."""
+
+
+class GpusChanged(Event, frozen=True, kw_only=True):
+    """Which of its GPUs are broken, all of those."""
+
+    broken: dict[str, str]
+    """uuid -> what is wrong, for people."""
 
 
 class Woken(Event, frozen=True, kw_only=True):
@@ -267,6 +342,10 @@ class StopUnit(Instruction, frozen=True, kw_only=True):
     node: str
     unit: Unit | None
     """`None`: not known; whatever carries the allocation's label there."""
+
+
+class TakeBack(Instruction, frozen=True, kw_only=True):
+    unit: Unit
 
 
 class Cancel(Instruction, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
     event ─→ Ledger ─→ instructions ─┬─ Place                              select and reserve, at once
                 (pure)               ├─ Prepare, StartUnit, StopUnit       in tasks, by the node's launcher
-                                     ├─ StartKernel, StopKernel            in tasks, by the kernel host
+                                     ├─ StartKernel, StopKernel, TakeBack  in tasks, by the kernel host
                                      ├─ Publish, Save, Notify              cluster, store, whoever watches
                                      └─ Wake, Cancel
 
@@ -12,16 +12,20 @@ The way there and back is in `handling.py`, selection in `placing.py`; here is w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 from ..errors import GpufitError
-from ..models import Claim, Endpoint, Progress, State, Unit
+from ..models import Claim, Endpoint, Node, Progress, State, Unit
 from . import events as ev
+from .entries import Entry
 from .events import Work
 from .placing import Placing
 
 __all__ = ["Execution"]
+
+T = TypeVar("T")
 
 
 class Execution(Placing):
@@ -60,7 +64,7 @@ class Execution(Placing):
             logs = str(error.details.get("logs") or "") if isinstance(error, GpufitError) else ""
             self._handle(ev.UnitStartFailed(**self._failure(what.id, Work.START_UNIT, error), logs=logs))
 
-        self._units.codes.pop(what.id, None)
+        self._units.forget(what.id)  # that was the one before
         work = self._units.start(what.unit, *self._payloads.pop(what.id))
         self._works.begin(what.id, Work.START_UNIT, work, started, failed)
 
@@ -68,10 +72,16 @@ class Execution(Placing):
         self._works.begin(
             what.id,
             Work.STOP_UNIT,
-            self._units.stop(what.id, what.node, what.unit),
+            self._once_written(lambda: self._units.stop(what.id, what.node, what.unit)),
             lambda logs: self._handle(ev.UnitGone(id=what.id, logs=logs)),
             lambda error: self._handle(ev.StopFailed(**self._failure(what.id, Work.STOP_UNIT, error))),
         )
+
+    async def _once_written(self, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of `work`, begun when it is on disk that the allocation ends (or its unit shall): after a crash in
+        the middle of it, nobody must take the kernel back and find it dead."""
+        await self._written()
+        return await work()
 
     def _on_exit(self, unit: Unit, code: int, sentence: str) -> None:
         # A launcher tells of the units of all schedulers on its node, and of what is no allocation's unit any more.
@@ -87,6 +97,48 @@ class Execution(Placing):
 
     def _on_claims(self, node: str, claims: Sequence[Claim]) -> None:
         self._reaper.look(node, claims)
+        for entry in list(self._ledger.entries.values()):
+            if entry.id in self._taken_over and entry.allocation.node == node:
+                self._taken_over.discard(entry.id)
+                self._see_end(entry)
+
+    def _see_end(self, entry: Entry) -> None:
+        """A unit that we took over may be gone already; then no launcher tells of its end."""
+        launcher = None if entry.unit is None else self._fleet.known(entry.unit.node)
+        if launcher is not None and entry.unit is not None and (code := launcher.exit_code(entry.unit)) is not None:
+            self._on_exit(entry.unit, code, launcher.describe_exit(entry.unit))
+
+    def _on_silence(self, node: str) -> None:
+        """What is known of the node's engine has changed: whether it answers, or why not."""
+        silence = self._fleet.silence(node)
+        for id in self._on_node(node):
+            if silence is None:
+                self._handle(ev.NodeHeard(id=id))
+            else:
+                self._handle(ev.NodeSilent(id=id, why=silence[0], reporting=silence[1]))
+        if silence is None:
+            self._reaper.heard(node)
+
+    def _on_report(self, node: Node) -> None:
+        """The node says something else than before of its GPUs."""
+        if not node.reporting:
+            return  # the last that is known of them stays
+        for id in self._on_node(node.name):
+            entry = self._ledger.entries[id]
+            broken = broken_gpus(entry.allocation.gpus, node)
+            if broken.keys() != entry.broken.keys():
+                self._handle(ev.GpusChanged(id=id, broken=broken))
+
+    def _look_at_nodes(self) -> None:
+        """Of allocations that were taken up: what is known of their nodes already."""
+        for node in {entry.allocation.node for entry in self._ledger.entries.values()}:
+            if node is not None and self._fleet.silence(node) is not None:
+                self._on_silence(node)
+            if node is not None and (shown := self._fleet.shown(node)) is not None:
+                self._on_report(shown)
+
+    def _on_node(self, node: str) -> list[str]:
+        return [id for id, entry in self._ledger.entries.items() if entry.allocation.node == node]
 
     def _belongs(self, node: str, claim: Claim, unit: Unit | None) -> bool:
         """Whether a live allocation is meant to have that on that node."""
@@ -109,11 +161,29 @@ class Execution(Placing):
             lambda error: self._handle(ev.KernelStartFailed(**self._failure(what.id, Work.START_KERNEL, error))),
         )
 
+    def _take_back(self, what: ev.TakeBack) -> None:
+        self._works.begin(
+            what.id,
+            Work.TAKE_BACK,
+            self._take_back_now(what),
+            lambda kernel_id: self._handle(ev.TakenBack(id=what.id, kernel_id=kernel_id)),
+            lambda error: self._handle(ev.TakeBackFailed(**self._failure(what.id, Work.TAKE_BACK, error))),
+        )
+
+    async def _take_back_now(self, what: ev.TakeBack) -> str:
+        assert self._host is not None
+        await self._units.take_over(what.unit)
+        entry = self._ledger.entries[what.id]
+        self._taken_over.add(what.id)  # its node's first word is still to come, if it does not answer now
+        self._see_end(entry)
+        async with asyncio.timeout(self.kernel_stop_within):
+            return await self._host.take_back(entry.allocation, self._store.memories[what.id]["kernel"])
+
     def _stop_kernel(self, what: ev.StopKernel) -> None:
         self._works.begin(
             what.id,
             Work.STOP_KERNEL,
-            self._stop_kernel_now(what.kernel_id),
+            self._once_written(lambda: self._stop_kernel_now(what.kernel_id)),
             lambda _: self._handle(ev.KernelStopped(id=what.id)),
             lambda _: self._handle(ev.KernelStopped(id=what.id)),  # its unit is stopped next, whatever it was
         )
@@ -128,12 +198,26 @@ class Execution(Placing):
             self.log.warning("kernel %s was not shut down in good order: %s", kernel_id, error or "no answer")
 
 
+def broken_gpus(held: Sequence[str], node: Node) -> dict[str, str]:
+    """Those of `held` that are broken, as `node` reports, and what is wrong with them, in few words."""
+    reported = {gpu.uuid: gpu for gpu in node.gpus}
+    broken = {}
+    for uuid in held if reported else ():
+        gpu = reported.get(uuid)
+        if gpu is None:
+            broken[uuid] = "lost: its node does not report it any more"
+        elif gpu.health in ("lost", "unhealthy"):
+            broken[uuid] = (gpu.reason or gpu.health).split(";")[0]
+    return broken
+
+
 Execution._do = {
     ev.Place: Execution._place,
     ev.Prepare: Execution._prepare,
     ev.StartKernel: Execution._start_kernel,
     ev.StartUnit: Execution._start_unit,
     ev.StopKernel: Execution._stop_kernel,
+    ev.TakeBack: Execution._take_back,
     ev.StopUnit: Execution._stop_unit,
     ev.Cancel: Execution._cancel,
     ev.Publish: Execution._publish,

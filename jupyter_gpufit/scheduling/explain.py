@@ -11,7 +11,7 @@ from .candidates import is_literal
 if TYPE_CHECKING:
     from .fit import Decision
 
-__all__ = ["as_html", "as_json", "as_text", "rows", "summary"]
+__all__ = ["as_html", "as_json", "as_text", "in_short", "rows", "summary"]
 
 MOST_ROWS = 200
 """Rows shown in text and HTML; `rows` has them all."""
@@ -19,16 +19,20 @@ MOST_ROWS = 200
 
 def summary(decision: Decision) -> str:
     """What was decided; if nothing fits also what would."""
+    text = in_short(decision)
+    return text if decision.nearest is None else f"{text} {decision.nearest}."
+
+
+def in_short(decision: Decision) -> str:
+    """What was decided. For one that waits this stays as it is, whatever else would fit at the moment."""
     asked = decision.request.describe()
     if decision.placement is not None:
         return f"{asked}: {decision.placement.node}, {_which(decision)}."
     if not decision.nodes:
         return f"{asked}: the cluster has no nodes."
     if decision.never:
-        text = f"No node of this cluster could ever give {asked}{_wishes(decision)}, however empty.{_unknown(decision)}"
-    else:
-        text = f"No node has {asked}{_wishes(decision)} now."
-    return text if decision.nearest is None else f"{text} {decision.nearest}."
+        return f"No node of this cluster could ever give {asked}{_wishes(decision)}, however empty.{_unknown(decision)}"
+    return f"No node has {asked}{_wishes(decision)} now."
 
 
 def rows(decision: Decision) -> list[dict[str, Any]]:

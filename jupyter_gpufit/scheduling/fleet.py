@@ -54,6 +54,7 @@ class Fleet:
 
     `holds(node)` are the ledger's claims there; `on_exit`, `on_open`, `on_claims` and `on_room` are told of units that
     ended, that a node's launcher works, of what runs there, and that a node changed, so that something may fit now.
+    `on_silence` is told that `silence` of a node is another one now, and `on_report` of each change of a node.
     """
 
     def __init__(
@@ -66,16 +67,21 @@ class Fleet:
         on_open: Callable[[str], None],
         on_claims: Callable[[str, Sequence[Claim]], None],
         on_room: Callable[[], None],
+        on_silence: Callable[[str], None],
+        on_report: Callable[[Node], None],
         log: logging.Logger,
     ) -> None:
         self.index = Index()
         self._cluster, self._make_launcher, self._holds = cluster, make_launcher, holds
         self._on_exit, self._on_open, self._on_claims, self._on_room = on_exit, on_open, on_claims, on_room
+        self._on_silence, self._on_report = on_silence, on_report
         self._log = log
         self._nodes: dict[str, Node] = {}
         self._slots: dict[str, _Slot] = {}
+        self._seen: dict[str, Sequence[Claim]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._refusing: dict[str, dict[str, str]] = {}
+        self._troubles: dict[str, str] = {}
         self._unsubscribe: Callable[[], None] | None = None
 
     def start(self) -> None:
@@ -99,6 +105,10 @@ class Fleet:
         """As it is indexed."""
         return self._nodes[name]
 
+    def seen(self) -> Mapping[str, Sequence[Claim]]:
+        """Node → what runs there, whoever's, as its engine tells."""
+        return self._seen
+
     def publish(self, node: str) -> None:
         """What the ledger holds on `node` has changed: tell the cluster, and have the index know at once."""
         claims = self._holds(node)
@@ -115,7 +125,7 @@ class Fleet:
             raise ImageRefused(_refusal(request.image, refusing), image=request.image, nodes=dict(refusing))
         if not avoid:
             return refusing
-        return refusing | {name: "it did not answer a moment ago" for name in avoid if name in self._nodes}
+        return refusing | {name: "it failed this request a moment ago" for name in avoid if name in self._nodes}
 
     def _refuse(self, image: str) -> dict[str, str]:
         if (known := self._refusing.get(image)) is not None:
@@ -161,7 +171,41 @@ class Fleet:
         slot = self._slots.get(node)
         return None if slot is None else slot.launcher
 
+    # --- silence
+
+    def shown(self, name: str) -> Node | None:
+        """The node as the cluster last told it, if it is in the inventory."""
+        return self._nodes.get(name)
+
+    def silence(self, name: str) -> tuple[str, bool] | None:
+        """Why nothing can be asked of the node's engine, and whether its reporter answers; `None`: it can be asked."""
+        trouble = self._troubles.get(name)
+        if trouble is None and name not in self._slots:
+            trouble = f"node {name!r} is not in the inventory"
+        return None if trouble is None else (trouble, name in self._nodes and self._nodes[name].reporting)
+
+    def _trouble(self, name: str, trouble: str | None) -> None:
+        before = self._troubles.get(name)
+        if trouble is None:
+            self._troubles.pop(name, None)
+        else:
+            self._troubles[name] = trouble
+        self._cluster.set_trouble(name, trouble)
+        if trouble != before:
+            self._on_silence(name)
+
     def _changed(self, name: str, node: Node | None) -> None:
+        before = self._nodes.get(name)
+        self._update(name, node)
+        if before is not None and before.reporting != (node is not None and node.reporting):
+            if node is not None and not node.reporting and name in self._slots:
+                self._slots[name].launcher.doubt()
+            if self.silence(name) is not None:
+                self._on_silence(name)
+        if node is not None:
+            self._on_report(node)
+
+    def _update(self, name: str, node: Node | None) -> None:
         if node is None:
             self._nodes.pop(name, None)
             self._refusing.clear()
@@ -196,23 +240,24 @@ class Fleet:
         except GpufitError as error:
             self._log.error("node %s: %s", name, error)
             self._slots.pop(name, None)
-            self._cluster.set_trouble(name, error.message)
+            self._trouble(name, error.message)
             return
         slot.opening = asyncio.get_running_loop().create_task(self._open(slot))
         if replaced:
-            self._cluster.set_trouble(name, None)  # what the launcher before said was of another engine
+            self._trouble(name, None)  # what the launcher before said was of another engine
 
     async def _open(self, slot: _Slot) -> None:
         name = slot.spec.name
 
         def claims(now: Sequence[Claim]) -> None:
             if self._slots.get(name) is slot:
+                self._seen[name] = now
                 self._cluster.set_claims("engine", name, now)
                 self._on_claims(name, now)
 
         def trouble(now: str | None) -> None:
             if self._slots.get(name) is slot:
-                self._cluster.set_trouble(name, now)
+                self._trouble(name, now)
 
         try:
             await slot.launcher.open(self._on_exit, claims, trouble)
@@ -247,7 +292,9 @@ class Fleet:
             self._log.exception("the launcher of node %s did not close", slot.spec.name)
         # (Not when all is closed: then nobody knows any more, which does not mean that nothing is there.)
         if self._unsubscribe is not None and slot.spec.name not in self._slots:
+            self._seen.pop(slot.spec.name, None)
             self._cluster.set_claims("engine", slot.spec.name, ())
+            self._troubles.pop(slot.spec.name, None)
             self._cluster.set_trouble(slot.spec.name, None)
 
 

@@ -10,18 +10,20 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from traitlets import Float, Int, Unicode
 from traitlets.config import LoggingConfigurable
 
-from ..errors import GpufitError
+from ..errors import GpufitError, StoreError
 from ..inventory import NodeSpec
 from ..models import Allocation, EndReason, State
 from . import events as ev
 from .alarms import Alarms
 from .allocations import Ledger, Limits
+from .clock import Clock, steady_for
 from .events import Event, Instruction, Work
 from .fleet import Fleet
 from .needs import Cluster, KernelHost, Launcher
@@ -40,8 +42,10 @@ class Handling(LoggingConfigurable):
     """Base of `Placing`: configuration, and the way of events through the state machine.
 
     `make_launcher` makes the launcher of a node; `host` runs kernels (`None`: only callers with a kernel of their own);
-    `store` is the directory allocations are kept in, or `":memory:"`. `clock` is Unix time; `pause` says how long to
-    wait before try number 1, 2, … when a claim was lost to another scheduler (random, so that not all try at once).
+    `store` is the directory allocations are kept in, or `":memory:"`; `embedded`: by a program's own scheduler, which
+    takes no kernel back, since they end with the program (see `store.py`). `clock` is Unix time, `steady` (seconds)
+    never jumps; `pause` says how long to wait before try number 1, 2, … when a claim was lost to another scheduler
+    (random, so that not all try at once).
     """
 
     policy = Unicode("", help="How a node is chosen: 'best-fit' or 'claim'. Empty: as the inventory says.").tag(
@@ -52,9 +56,14 @@ class Handling(LoggingConfigurable):
     )
     ready_within = Float(300.0, help="Seconds within which a started kernel has to answer.").tag(config=True)
     lost_after = Float(
-        3600.0, help="Seconds after which an allocation that shall end is given up if its node does not answer."
+        3600.0,
+        help="Seconds after which an allocation ends `node-lost` if neither engine nor reporter of its node answer.",
     ).tag(config=True)
     reap_grace = Float(5.0, help="Seconds before something of ours that no allocation has is removed.").tag(config=True)
+    outlive = Float(
+        600.0,
+        help="Seconds that a plain process waits for the next server when its own died. (A container waits forever.)",
+    ).tag(config=True)
     stop_within = Float(15.0, help="Seconds to wait for releases to be confirmed when the scheduler closes.").tag(
         config=True
     )
@@ -72,8 +81,10 @@ class Handling(LoggingConfigurable):
         host: KernelHost | None = None,
         *,
         store: Path | Literal[":memory:"] = MEMORY,
+        embedded: bool = False,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] | None = None,
         pause: Callable[[int], float] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -82,12 +93,18 @@ class Handling(LoggingConfigurable):
         super().__init__(**kwargs)
         self.id = ""
         self._cluster, self._make_launcher, self._host = cluster, make_launcher, host
-        self._where, self._limits, self._clock, self._pause = store, limits, clock, pause or _random_pause
-        self._bell, self._subscribers, self._alarms = Bell(), Subscribers(self.log), Alarms(self._ring, clock)
+        self._where, self._limits, self._pause = store, limits, pause or _random_pause
+        self._clock = Clock(clock, steady or steady_for(clock), self._clock_set)
+        self._embedded = embedded
+        self._taken_over: set[str] = set()  # allocations whose unit may have ended before we watched it
+        self._bell, self._subscribers, self._alarms = Bell(), Subscribers(self.log), Alarms(self._ring, self._clock)
         self._ledger, self._records, self._works = Ledger(""), Records(), Works(self.log)
         self._payloads: dict[str, Payload] = {}
         self._errors: dict[str, dict[Work, GpufitError]] = {}
         self._room: asyncio.TimerHandle | None = None
+        self._untold: dict[str, None] = {}  # those that wait, and are to be told where they stand
+        self._telling: asyncio.TimerHandle | None = None
+        self._rest = 0.0  # s between two looks at what waits, so that these do not take all the time there is
         self._open = self._dead = False
         self._store: Store
         self._fleet: Fleet
@@ -100,6 +117,12 @@ class Handling(LoggingConfigurable):
         self._execute(self._ledger.handle(event, self._clock()))
         self._bell.ring(event.id)
 
+    def _clock_set(self, by: float, now: float) -> None:
+        self.log.warning("this machine's clock was set by %+.0f s; time limits are moved with it", by)
+        self._execute(self._ledger.clock_set(by, now))
+        for id in list(self._ledger.entries):
+            self._bell.ring(id)
+
     def _execute(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
             if not self._dead or isinstance(instruction, ev.Save | ev.Notify | ev.Publish):
@@ -108,10 +131,16 @@ class Handling(LoggingConfigurable):
     def _save(self, what: ev.Save) -> None:
         self._store.save(self._ledger.entries[what.id])
 
+    async def _written(self) -> None:
+        """Wait until all that was saved so far is on disk. What the disk says against it is in the log."""
+        with suppress(StoreError):
+            await self._store.flush()
+
     def _notify(self, what: ev.Notify) -> None:
         allocation = self._ledger.entries[what.id].allocation
         self._records.add(allocation)
         if allocation.state is State.ENDED:
+            self._store.forget_memories(what.id)
             self._retire(allocation)
             self._ledger.forget(what.id)
             if allocation.reason is EndReason.NODE_LOST and allocation.node is not None:

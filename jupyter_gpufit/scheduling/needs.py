@@ -48,6 +48,13 @@ class Launcher(Protocol):
         first and whenever they change. Called once, by the scheduler, when it takes up the node.
         """
 
+    async def take_over(self, unit: Unit) -> None:
+        """Go on with a unit that a process before this one started.
+
+        Called by the scheduler once for each allocation that it takes back, before it asks anything else of the unit.
+        Quiet for one that has ended meanwhile: `exit_code` tells. Raises `NodeUnreachable`, and may be called again.
+        """
+
     async def prepare(self, launch: Launch, on_progress: OnProgress) -> Unit:
         """Make a unit that is ready to start, and claim its GPUs against all other schedulers of this node.
 
@@ -66,6 +73,12 @@ class Launcher(Protocol):
         Raises `LaunchError` (with the last log lines in `details["logs"]`) when it exits at once.
         """
 
+    def doubt(self) -> None:
+        """Somebody has reason to think that the node does not answer any more: find out, and say so by `on_trouble`.
+
+        Called by the scheduler when the node's reporter falls silent. Quiet, and harmless if all is well.
+        """
+
     def exit_code(self, unit: Unit) -> int | None:
         """Exit code if it is *confirmed* that the unit ended, else `None`; from known state, no call. A node that
         cannot be reached is not a dead unit."""
@@ -79,7 +92,7 @@ class Launcher(Protocol):
     async def stop(self, unit: Unit, grace: float = 0.0) -> None:
         """End the unit and remove every trace of it; returns when it is confirmed gone. Quiet if it is gone already.
 
-        Raises `NodeUnreachable` if that cannot be confirmed now.
+        Raises `NodeUnreachable` if that cannot be confirmed now, `LaunchError` if the node says that it cannot do it.
         """
 
     async def logs(self, unit: Unit, tail: int | None = None) -> str:
@@ -101,9 +114,26 @@ class KernelHost(Protocol):
         One that raises or is cancelled has undone all it did, or sees to it by itself.
         """
 
+    async def take_back(self, allocation: Allocation, memory: bytes) -> str:
+        """Go on with the kernel that a process before this one ran in the allocation; returns its id, as it was.
+
+        `memory` is what the provisioner had `Scheduler.remember`ed. Does not wait for the kernel to answer: its node
+        may be unreachable now, and it may be busy for hours. Raises why it cannot be gone on with.
+        """
+
+    def forget(self, kernel_id: str) -> None:
+        """Remove what a process before this one left on disk of a kernel that nobody goes on with (its keys)."""
+
     async def stop(self, kernel_id: str) -> None:
         """Shut the kernel down without giving its GPUs back (the scheduler does that). Quiet if there is none, or if
         somebody else is shutting it down."""
+
+    def idle_since(self, kernel_id: str) -> float | None:
+        """Since when (Unix time) the kernel has had nothing to do, as far as is known without asking it; `None`: it is
+        busy, or that is not known. Called by `idleness.py`."""
+
+    async def quiet(self, kernel_id: str, within: float) -> bool:
+        """Whether the kernel itself says, `within` seconds, that it runs no cell. Never raises. Likewise."""
 
 
 class Cluster(Protocol):

@@ -1,24 +1,34 @@
-"""Selecting a node for what asks for one, and again for what waits, when there may be room."""
+"""Selecting a node for what asks for one, and again for what waits, when there may be room.
+
+    Place ─→ `choosing.py`: what it gets ─→ Placed | NotPlaced
+    room  ─→ all that wait, in their order ─→ those that still wait are told where they stand
+
+Those that wait come first, in whatever way something became free.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
 
-from ..errors import GpufitError, NoFit
-from ..models import Request
+from ..errors import GpufitError, NeverFits
+from ..models import Allocation, Queued, State
 from . import events as ev
 from .allocations import Overcommitted
+from .backfill import Outlook, Start, frees
+from .choosing import Choice, Choosing
+from .entries import Entry
 from .events import Work
-from .fit import Decision
-from .handling import Handling
 
 __all__ = ["Placing"]
 
 _ROOM_PAUSE = 0.1  # s; changes of nodes that come close together make those that wait be looked at once
+_REST = 10  # times as long as a look at the queue took, nothing is looked at again: requests and reports have to go on
+_AT_ONCE = 0.02  # s of telling many where they stand, and of doing other things in between
+_MOST_NAMES = 4
 
 
-class Placing(Handling):
+class Placing(Choosing):
     """Base of `Execution`."""
 
     def _place(self, what: ev.Place) -> None:
@@ -36,27 +46,37 @@ class Placing(Handling):
     def _place_now(self, what: ev.Place) -> None:
         """Select and reserve, with nothing in between."""
         entry = self._ledger.entries[what.id]
+        if not self._open:  # what starts now is cut off in the middle; the next scheduler finds it queued
+            self._handle(ev.NotPlaced(id=what.id, message=entry.allocation.message))
+            return
+        if not entry.waiting:  # nobody goes first for asking in the moment in which something has become free
+            self._place_waiting(before=entry)
         try:
-            decision = self._select(entry.allocation.request, what.avoid)
-            if decision.placement is not None:
-                self._handle(self._placed(what.id, decision))
+            choice = self._choose(entry)
+            if choice.refusal is None:
+                self._handle(self._placed(what.id, choice))
             elif entry.waiting:  # why it does not fit was said when it began to wait
                 self._handle(ev.NotPlaced(id=what.id, message=entry.allocation.message))
             else:
-                raise decision.refusal()
+                refusal = choice.refusal()
+                self._refuse(what.id, refusal, never=isinstance(refusal, NeverFits))
         except GpufitError as error:
-            self._errors.setdefault(what.id, {})[Work.PLACE] = error
-            self._handle(ev.NotPlaced(id=what.id, message=error.message, never=not isinstance(error, NoFit)))
+            self._refuse(what.id, error, never=True)
         except Overcommitted:
             self.log.exception("selection is wrong")
             self._handle(ev.NotPlaced(id=what.id, message="selection failed; the server's log says why", never=True))
 
-    def _select(self, request: Request, avoid: Sequence[str] = ()) -> Decision:
-        policy = self.policy or self._cluster.inventory.policy
-        return self._fleet.index.select(request, policy, self._fleet.exclude(request, avoid))
+    def _refuse(self, id: str, error: GpufitError, never: bool) -> None:
+        self._errors.setdefault(id, {})[Work.PLACE] = error
+        self._handle(ev.NotPlaced(id=id, message=error.message, never=never))
+        if (entry := self._ledger.entries.get(id)) is not None and entry.waiting:
+            queue = [other.id for other in self._ledger.queue() if other.waiting]  # whoever asked is told at once
+            self._tell(entry, queue.index(id) + 1, len(queue), self._outlook())
+            self._make_room()  # and the others are told of it
 
-    def _placed(self, id: str, decision: Decision) -> ev.Placed:
-        placement = decision.placement
+    def _placed(self, id: str, choice: Choice) -> ev.Placed:
+        assert choice.decision is not None
+        placement = choice.decision.placement
         assert placement is not None
         gpus = {gpu.uuid: gpu for gpu in self._fleet.node(placement.node).gpus}
         chosen = [gpus[uuid] for uuid in placement.gpus]
@@ -65,16 +85,88 @@ class Placing(Handling):
             placement=placement,
             cards={gpu.uuid: gpu.card for gpu in chosen},
             totals={gpu.uuid: gpu.memory_total for gpu in chosen if gpu.memory_total is not None},
+            overtakes=choice.overtakes,
         )
 
-    def _make_room(self) -> None:
+    # --- those that wait
+
+    def _make_room(self, pause: float = _ROOM_PAUSE) -> None:
         """Something changed: what waits may fit now."""
         if self._room is None and not self._dead:
-            self._room = asyncio.get_running_loop().call_later(_ROOM_PAUSE, self._retry_waiting)
+            self._room = asyncio.get_running_loop().call_later(max(pause, self._rest), self._retry_waiting)
 
     def _retry_waiting(self) -> None:
         self._room = None
-        self._execute(self._ledger.retry_waiting(self._clock()))
+        began = time.perf_counter()
+        self._place_waiting()
+        self._rest = _REST * (time.perf_counter() - began)
+        self._untold |= dict.fromkeys(entry.id for entry in self._ledger.queue())
+        if self._telling is None:
+            self._tell_on()
+
+    def _place_waiting(self, before: Entry | None = None) -> None:
+        if not self._open:
+            return
+        self._execute(self._ledger.retry_waiting(self._clock(), before))
+
+    def _notify(self, what: ev.Notify) -> None:
+        allocation = self._ledger.entries[what.id].allocation
+        super()._notify(what)
+        if allocation.state is State.ENDED and allocation.node is None:
+            self._make_room()  # it waited, perhaps: others move up
+
+    def _tell_on(self) -> None:
+        """Tell those that wait where they stand, as far as that has changed; many of them bit by bit."""
+        self._telling = None
+        began = time.perf_counter()
+        queue = [entry.id for entry in self._ledger.queue() if entry.waiting]
+        outlook = self._outlook() if self._untold else None
+        while self._untold and outlook is not None and not self._dead:
+            id = next(iter(self._untold))
+            del self._untold[id]
+            if id in queue:
+                self._tell(self._ledger.entries[id], queue.index(id) + 1, len(queue), outlook)
+            if self._untold and time.perf_counter() - began > _AT_ONCE:
+                self._telling = asyncio.get_running_loop().call_later(_AT_ONCE, self._tell_on)
+                return
+
+    def _tell(self, entry: Entry, position: int, of: int, outlook: Outlook) -> None:
+        self._handle(ev.Ranked(id=entry.id, queue=self._standing(entry, position, of, outlook)))
+
+    def _standing(self, entry: Entry, position: int, of: int, outlook: Outlook) -> Queued:
+        now = entry.allocation
+        until = now.created + float(now.request.wait or 0)
+        try:
+            choice = self._choose(entry)
+        except GpufitError as error:  # what it may have has changed since it began to wait: it ends with the next look
+            return Queued(position=position, of=of, until=until, missing=error.message)
+        helps, start = choice.frees, None
+        if choice.unfit:
+            first = not self._before(entry)
+            helps, start = self._needs(now, frees(outlook, now.request, self._excluded(entry)), first, outlook.now)
+        return Queued(position=position, of=of, until=until, missing=choice.missing(), frees=helps, start=start)
+
+    def _needs(self, asked: Allocation, start: Start | None, first: bool, now: float) -> tuple[str, float | None]:
+        """What has to end for one that fits nowhere now, in a sentence, and when that will be, if it is the first."""
+        if start is None:
+            return "no allocation that ends would be enough: it needs a node, or what other programs use", None
+        names = [self._called(id, asked) for id in start.after]
+        several = len(names) > 1
+        if len(names) > _MOST_NAMES:
+            names = [*names[: _MOST_NAMES - 1], f"{len(names) - _MOST_NAMES + 1} more allocations"]
+        who = " and ".join([", ".join(names[:-1]), names[-1]] if several else names)
+        sentence = f"it can start when {who or 'what ends there'} on {start.node} {'end' if several else 'ends'}"
+        if not first:
+            return f"{sentence}, and those before it have started", None
+        return sentence, None if start.at is None or start.at <= now else start.at
+
+    def _called(self, id: str, asked: Allocation) -> str:
+        """Allocation `id` in words for the owner of `asked`."""
+        if (entry := self._ledger.entries.get(id)) is not None:
+            mine = entry.allocation.owner == asked.owner
+            return repr(entry.allocation.name) if mine else f"an allocation of {entry.allocation.owner!r}"
+        owners = {c.owner for claims in self._fleet.seen().values() for c in claims if c.allocation == id and c.owner}
+        return f"an allocation of {min(owners)!r}" if owners else "an allocation"
 
     def _publish(self, what: ev.Publish) -> None:
         self._fleet.publish(what.node)

@@ -1,4 +1,8 @@
-"""The part of the state machine that finds an allocation its place: placed, refused, or queued until something fits."""
+"""The part of the state machine that finds an allocation its place: placed, refused, or queued until something fits.
+
+Here is who waits, in what order, and since when; whether one may go before another is `backfill.py`'s, and what each is
+told `placing.py`'s.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,25 @@ from .entries import Entry
 from .events import Instruction, Work
 from .steps import Steps
 
-__all__ = ["Queueing"]
+__all__ = ["START_TAKES", "Queueing"]
+
+START_TAKES = 120.0
+"""Seconds that may pass between placement and the moment from which time counts, and until an end is confirmed: what is
+placed now with a time of an hour is taken to be gone an hour and this from now."""
 
 
 class Queueing(Steps):
     """Base of `Ledger`."""
+
+    def queue(self) -> list[Entry]:
+        """Those that wait, in their order: by priority, then by age."""
+        return sorted((entry for entry in self.entries.values() if entry.queued), key=lambda entry: entry.rank)
+
+    def ends(self, now: float) -> dict[str, float]:
+        """When each allocation that holds something will have given it back, at the latest; without those of which that
+        is not known: no time limit, a node that does not answer, a unit that cannot be removed."""
+        known = {id: _end_of(entry, now) for id, entry in self.entries.items() if entry.allocation.node is not None}
+        return {id: max(end, now) for id, end in known.items() if end is not None}
 
     def _requested(self, event: ev.Requested) -> None:
         allocation = Allocation(
@@ -34,14 +52,20 @@ class Queueing(Steps):
             return
         where = event.placement
         entry.cards, entry.totals, entry.waiting = event.cards, event.totals, False
+        entry.placed_at = self._now
         entry.deadlines.pop("wait", None)
-        self._set(entry, state=State.STARTING, node=where.node, gpus=where.gpus, memory=where.memory, message="")
+        self._set(
+            entry, state=State.STARTING, node=where.node, gpus=where.gpus, memory=where.memory, message="", queue=None
+        )
+        if event.overtakes is not None and (before := self.entries.get(event.overtakes)) is not None:
+            before.overtaken += 1
+            self._out.append(ev.Save(id=before.id))
         self._prepare(entry)
 
     def _not_placed(self, entry: Entry, event: ev.NotPlaced) -> None:
         if not entry.live:
             self._wind_down(entry)
-        elif 1 < entry.places < self.limits.attempts and not entry.waiting:
+        elif entry.contended and entry.places < self.limits.attempts and not entry.waiting:
             self._place(entry)  # others that fought for the same GPUs may yield, too
         elif not event.never and entry.allocation.created + float(entry.allocation.request.wait or 0) > self._now:
             self._queue(entry, event)
@@ -58,14 +82,34 @@ class Queueing(Steps):
             self._out.append(ev.Wake(id=entry.id, at=until))
         self._set(entry, message=event.message, progress=Progress(phase="placing", message="waiting for GPUs"))
 
-    def retry_waiting(self, now: float) -> list[Instruction]:
-        """Somewhere there may be room: place those that wait, oldest first. (No fairness yet: who fits first goes.)"""
+    def _ranked(self, entry: Entry, event: ev.Ranked) -> None:
+        if entry.waiting and entry.live:
+            self._set(entry, queue=event.queue, message=event.queue.missing or entry.allocation.message)
+
+    def retry_waiting(self, now: float, before: Entry | None = None) -> list[Instruction]:
+        """Somewhere there may be room: place those that wait, in their order; with `before` only those ahead of it."""
         self._now, self._out = now, []
-        for entry in self.entries.values():
-            if entry.waiting and entry.live and Work.PLACE not in entry.busy:
+        for entry in self.queue():
+            if before is not None and entry.rank > before.rank:
+                break
+            if entry.waiting and Work.PLACE not in entry.busy:
                 self._begin(entry, Work.PLACE, ev.Place(id=entry.id, attempt=0, avoid=entry.avoid))
         return self._out
 
     def _waited_long(self, entry: Entry) -> None:
         waited = format_duration(float(entry.allocation.request.wait or 0))
         self._end(entry, EndReason.REJECTED, f"waited {waited}; {entry.allocation.message}")
+
+
+def _end_of(entry: Entry, now: float) -> float | None:
+    allocation = entry.allocation
+    if allocation.unreachable_since is not None or entry.stop_failures:
+        return None
+    if not entry.live:
+        return now
+    if allocation.expires is not None:
+        return allocation.expires
+    lifetime = allocation.request.time
+    if lifetime is None or allocation.state is State.RUNNING:
+        return None
+    return max(entry.placed_at + START_TAKES, now) + float(lifetime)

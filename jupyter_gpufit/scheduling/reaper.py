@@ -7,10 +7,11 @@ and when an allocation was given up because its node was lost and the node comes
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Container, Sequence
 
-from ..errors import GpufitError
+from ..errors import GpufitError, LaunchError
 from ..models import Claim, Unit
 from .fleet import Fleet
 
@@ -35,6 +36,7 @@ class Reaper:
     ) -> None:
         self._fleet, self._ours, self._belongs, self._log, self._grace = fleet, ours, belongs, log, grace
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._hurry: dict[str, asyncio.Event] = {}
         self._closed = False
 
     def look(self, node: str, claims: Sequence[Claim]) -> None:
@@ -48,6 +50,11 @@ class Reaper:
             task = self._tasks[node] = asyncio.get_running_loop().create_task(self._reap(node))
             task.add_done_callback(lambda _: self._tasks.pop(node, None))
 
+    def heard(self, node: str) -> None:
+        """`node` answers again: what is to be done there need not wait any longer."""
+        if node in self._hurry:
+            self._hurry[node].set()
+
     async def close(self) -> None:
         """Stop looking."""
         self._closed = True
@@ -60,22 +67,36 @@ class Reaper:
         return claim.scheduler in self._ours and not self._belongs(node, claim, unit)
 
     async def _reap(self, node: str) -> None:
-        pause, level = self._grace, logging.WARNING
-        while self._fleet.known(node) is not None:
-            await asyncio.sleep(pause)
-            try:
-                await self._reap_now(node)
-                return
-            except GpufitError as error:
-                self._log.log(level, "what may be left of ours on %s could not be removed yet: %s", node, error)
-            except Exception:
-                self._log.exception("what is left of ours on %s could not be removed", node)
-            pause, level = _AGAIN, logging.DEBUG
+        level, hurry = logging.WARNING, asyncio.Event()
+        self._hurry[node] = hurry
+        try:
+            await asyncio.sleep(self._grace)
+            while self._fleet.known(node) is not None:
+                hurry.clear()
+                try:
+                    await self._reap_now(node)
+                    return
+                except GpufitError as error:
+                    self._log.log(level, "what may be left of ours on %s could not be removed yet: %s", node, error)
+                except Exception:
+                    self._log.exception("what is left of ours on %s could not be removed", node)
+                level = logging.DEBUG
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_AGAIN):
+                        await hurry.wait()
+        finally:
+            del self._hurry[node]
 
     async def _reap_now(self, node: str) -> None:
         with self._fleet.use(node) as slot:
             launcher = await self._fleet.opened(slot)
+            stuck: GpufitError | None = None
             for unit, claim in await launcher.units():
                 if self._orphan(node, claim, unit):
                     self._log.warning("removing %s on %s: no allocation of ours has it", unit.name, node)
-                    await launcher.stop(unit)
+                    try:
+                        await launcher.stop(unit)
+                    except LaunchError as error:  # it cannot be removed; that is no reason to leave the others
+                        stuck = error
+            if stuck is not None:
+                raise stuck

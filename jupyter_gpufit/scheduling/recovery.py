@@ -1,34 +1,50 @@
-"""The part of the state machine that takes up what a scheduler before this one left."""
+"""The part of the state machine that takes up what a scheduler before this one left.
+
+    running, its kernel remembered ──→ running: its kernel is taken back      (a container does not need its server)
+    queued ──────────────────────────→ queued, in its old place, for the rest of its time to wait
+    stopping ────────────────────────→ stopping, again from the start
+    anything else ───────────────────→ stopping: half-made, or its kernel died with the server
+
+Whatever it held stays reserved until it is confirmed gone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from ..models import EndReason, State
 from . import events as ev
 from .entries import Entry, fresh
-from .events import Instruction
-from .steps import Steps
+from .events import Failure, Instruction, Work
+from .lifetime import Lifetime
+from .outages import Outages
+from .queueing import Queueing
 
 __all__ = ["Recovery"]
 
 
-class Recovery(Steps):
+class Recovery(Queueing, Lifetime, Outages):
     """Base of `Ledger`."""
 
-    def restore(self, entries: Iterable[Entry], now: float, why: str) -> list[Instruction]:
-        """Take up what a scheduler that died had left in its store: reserve what it held, and end it, saying `why`.
+    def restore(
+        self, entries: Iterable[Entry], now: float, why: str, remembered: Container[str] = ()
+    ) -> list[Instruction]:
+        """Take up what a scheduler that died had left in its store. What cannot go on is ended, saying `why`.
 
-        (Where an allocation is to be taken back rather than ended, this is the place to decide it.)
+        `remembered`: the allocations whose kernels can be taken back.
         """
         out: list[Instruction] = []
-        for entry in map(fresh, entries):
-            if entry.state is State.ENDED:
+        for left in entries:
+            if left.state is State.ENDED:
                 continue
             self._now, self._out = now, []
-            self.entries[entry.id] = entry
+            entry = self.entries[left.id] = fresh(left)
             before = entry.allocation
-            if entry.live:
+            if _runs(left) and left.id in remembered:
+                self._resume(entry)
+            elif left.queued and left.hosted:
+                self._queue_again(entry, left)
+            elif entry.live:
                 self._end(entry, EndReason.FAILED, why)
             else:
                 self._wind_down(entry)
@@ -38,3 +54,30 @@ class Recovery(Steps):
                 self._out.insert(0, ev.Publish(id=entry.id, node=str(entry.allocation.node)))
             out += self._out
         return out
+
+    def _resume(self, entry: Entry) -> None:
+        assert entry.unit is not None
+        entry.unsure = False
+        entry.units += 1  # one more may have been asked for in the last moment, and its name is taken
+        self._arm_time(entry)
+        self._begin(entry, Work.TAKE_BACK, ev.TakeBack(id=entry.id, unit=entry.unit))
+
+    def _queue_again(self, entry: Entry, left: Entry) -> None:
+        entry.waiting = True
+        until = entry.allocation.created + float(entry.allocation.request.wait or 0)
+        self._deadline(entry, "wait", until - self._now)
+
+    def _take_back_failed(self, entry: Entry, event: ev.TakeBackFailed) -> None:
+        if entry.live and event.failure is Failure.CANCELLED:
+            return  # by the end of this scheduler: the next one takes it back
+        entry.kernel_up = True  # who knows how far it came
+        if entry.live:
+            self._end(entry, EndReason.FAILED, f"its kernel could not be taken back: {event.message}")
+        else:
+            self._wind_down(entry)
+
+
+def _runs(entry: Entry) -> bool:
+    """Whether a kernel was started in it, as far as is known (it need not have answered yet, after a restart)."""
+    unit_is_its_own = entry.unit is not None and entry.launched and not entry.restarting and not entry.stop_wanted
+    return entry.state is State.RUNNING and unit_is_its_own

@@ -10,7 +10,8 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..errors import Cancelled, Conflict, GpufitError, LaunchError, NodeUnreachable, NotFound, Unavailable
+from ..durations import format_duration, parse_duration
+from ..errors import Cancelled, Conflict, Forbidden, GpufitError, LaunchError, NodeUnreachable, NotFound, Unavailable
 from ..models import Allocation, Endpoint, EndReason, Node, Request, State, Unit
 from . import events as ev
 from .allocations import Entry
@@ -18,6 +19,7 @@ from .driver import Driver
 from .events import Work
 from .fit import Decision
 from .names import fresh_name
+from .quotas import admit
 from .works import failure_of
 
 __all__ = ["LocalScheduler"]
@@ -42,7 +44,7 @@ class LocalScheduler(Driver):
     def explain(self, request: Request) -> Decision:
         """A dry run of `request`."""
         self._check_open()
-        return self._select(request)
+        return self._would_get(request)
 
     async def request(self, request: Request, owner: str, *, kernel_id: str | None = None) -> Allocation:
         """Place and reserve now; prepare and start in the background."""
@@ -58,12 +60,14 @@ class LocalScheduler(Driver):
             )
         if kernel_id is None and self._host is None:
             raise Conflict("this scheduler runs no kernels; ask with the id of the kernel that will run there")
+        request = admit(request, self._cluster.inventory.quota(owner))
         id = secrets.token_hex(6)
         self._handle(ev.Requested(id=id, name=name, owner=owner, request=request, kernel_id=kernel_id))
         entry = self._ledger.entries.get(id)
         if entry is None:
             refusal = self._errors.pop(id, {}).get(Work.PLACE)
             raise refusal or RuntimeError(f"selection failed for {request.describe()}; the log says why")
+        await self._written()  # what was answered is not forgotten in a crash
         return entry.allocation
 
     def allocations(self, owner: str | None = None, ended: bool = False) -> Sequence[Allocation]:
@@ -92,6 +96,29 @@ class LocalScheduler(Driver):
         """Begin to end it."""
         self._known(id)
         self._handle(ev.ReleaseAsked(id=id, reason=reason, message=message, kernel_gone=kernel_gone))
+        now = self._known(id)
+        await self._written()
+        return self._find(id) or now
+
+    async def extend(self, id: str, seconds: float) -> Allocation:
+        """Give it `seconds` more time, counted from when it would end now."""
+        self._check_open()
+        now = self._known(id)
+        if now.state in (State.STOPPING, State.ENDED):
+            raise Conflict(f"allocation {now.name!r} is {now.state}; it cannot get more time: ask for another")
+        if now.request.time is None:
+            raise Conflict(f"allocation {now.name!r} has no time limit; there is nothing to extend")
+        before, more = float(now.request.time), parse_duration(seconds)
+        longest, total = self._cluster.inventory.quota(now.owner).time, parse_duration(before + more)
+        if longest is not None and total > longest:
+            raise Forbidden(
+                f"{format_duration(total)} in all is longer than the {format_duration(longest)} that an "
+                f"allocation of yours may last; {now.name!r} has {format_duration(before)}"
+                + (f": extend it by {format_duration(longest - before)} at most" if longest > before else " already"),
+                time=longest,
+            )
+        self._handle(ev.ExtendAsked(id=id, seconds=more))
+        await self._written()
         return self._known(id)
 
     async def changed(self, id: str, version: int, timeout: float) -> Allocation:
@@ -159,12 +186,27 @@ class LocalScheduler(Driver):
         """The kernel answers: the allocation is running."""
         entry = self._live(id)
         self._handle(ev.KernelReady(id=id, kernel_id=kernel_id))
+        await self._written()  # from now on a server that dies can take it back
         return entry.allocation
 
     async def failed(self, id: str, message: str) -> None:
         """The kernel will never answer: the allocation ends `failed`."""
         self._known(id)
         self._handle(ev.KernelFailed(id=id, message=message))
+
+    def remember(self, id: str, memory: bytes | None, part: str = "kernel") -> None:
+        """Keep `memory` for as long as the allocation lives, also should this process die."""
+        if id in self._ledger.entries and not self._embedded:
+            self._store.remember(id, part, memory)
+
+    def recall(self, id: str, part: str = "kernel") -> bytes | None:
+        """What was remembered last of that part."""
+        return self._store.memories.get(id, {}).get(part)
+
+    def resuming(self, id: str) -> bool:
+        """Whether its kernel is being taken back."""
+        entry = self._ledger.entries.get(id)
+        return entry is not None and Work.TAKE_BACK in entry.busy
 
     async def stop_unit(self, id: str) -> None:
         """Stop and remove its unit, confirmed, and keep its GPUs reserved. Raises `NodeUnreachable` or `LaunchError` if
@@ -186,11 +228,16 @@ class LocalScheduler(Driver):
         if entry.unit is not None and entry.stop_failures > failures:
             raise self._errors.get(id, {}).get(Work.STOP_UNIT) or NodeUnreachable(entry.trouble)
 
-    async def restart_unit(self, id: str) -> Unit:
-        """Prepare a new unit on the same node, the same GPUs and the same ports."""
+    async def restart_unit(self, id: str, died: str = "") -> Unit:
+        """Prepare a new unit on the same node, the same GPUs and the same ports. As long as the node's engine is known
+        not to answer, it waits for that."""
         entry = self._live(id)
-        self._handle(ev.RestartAsked(id=id))
-        await self._until(entry, lambda entry: not entry.restarting or not entry.live)
+        self._handle(ev.RestartAsked(id=id, died=died))
+        try:
+            await self._until(entry, lambda entry: not entry.restarting or not entry.live)
+        except asyncio.CancelledError:
+            self._handle(ev.StopAsked(id=id))  # nobody would launch in it; it may wait for its node for hours
+            raise
         if not entry.live:
             raise self._why(entry.allocation)
         if not entry.prepared or entry.unit is None:
@@ -273,7 +320,8 @@ class LocalScheduler(Driver):
             errors = self._errors.get(allocation.id, {})
             for work in (Work.START_UNIT, Work.PREPARE, Work.PLACE):
                 if (error := errors.get(work)) is not None:
-                    return type(error)(error.message, **error.details)
+                    waited = work is Work.PLACE and allocation.message  # it says for how long, too
+                    return type(error)(waited or error.message, **error.details)
             message = allocation.message or f"allocation {allocation.name!r} ended: {allocation.reason}"
             return LaunchError(message, logs=self._units.logs.get(allocation.id, ""))
         because = f": {allocation.message}" if allocation.message else ""

@@ -42,6 +42,7 @@ class Steps(Books):
             host_ports=entry.ports,
             cards=entry.cards,
             totals=entry.totals,
+            outlive=self.limits.outlive,
         )
         self._set(entry, progress=Progress(phase="creating"))
         # the pause before a try elsewhere is `Place`'s; a restart has no `Place`
@@ -64,8 +65,10 @@ class Steps(Books):
         """Begin to end it. `patient`: its `KernelHost.start` is about to come back by itself."""
         if not entry.live:
             return
-        entry.restarting, entry.waiting, entry.deadlines, entry.said = False, False, {}, message
-        self._set(entry, state=State.STOPPING, reason=reason, message=message, progress=None)
+        entry.restarting, entry.waiting, entry.said = False, False, message
+        entry.deadlines = {what: at for what, at in entry.deadlines.items() if what == "lost"}
+        self._set(entry, state=State.STOPPING, reason=reason, message=message, progress=None, queue=None)
+        self._unwarn(entry)
         self._cancel(entry, *CANCELLABLE - ({Work.START_KERNEL} if patient else set()))
         if Work.START_KERNEL in entry.busy:
             entry.kernel_cancelled = not patient
@@ -74,18 +77,19 @@ class Steps(Books):
 
     def _wind_down(self, entry: Entry) -> None:
         """The next step of an ending."""
-        if entry.stop_wanted and entry.unit is not None and not entry.busy & UNIT_WORK:
+        there = entry.allocation.reason is not EndReason.NODE_LOST  # else nobody could be asked to stop anything
+        if there and entry.stop_wanted and entry.unit is not None and not entry.busy & UNIT_WORK:
             self._stop_unit(entry)  # `KernelHost.start` or `stop` waits for it
         elif entry.busy or "retry" in entry.deadlines:
             pass
         elif entry.kernel_up and entry.allocation.kernel_id is not None:
             entry.kernel_up = False
             self._begin(entry, Work.STOP_KERNEL, ev.StopKernel(id=entry.id, kernel_id=entry.allocation.kernel_id))
-        elif entry.allocation.node is not None and (entry.unit is not None or entry.unsure):
+        elif there and entry.allocation.node is not None and (entry.unit is not None or entry.unsure):
             self._stop_unit(entry)
         else:
             entry.deadlines = {}
-            self._set(entry, state=State.ENDED, ended=self._now, progress=None)
+            self._set(entry, state=State.ENDED, ended=self._now, progress=None, unit=None, unreachable_since=None)
 
     def _insist(self, entry: Entry) -> None:
         """`KernelHost.start` does not come back: cancel it; if that does not help either, go on without it."""

@@ -12,7 +12,12 @@ the process however it dies), and a second scheduler in the same directory takes
 believe in one id, each opening makes a new scheduler id; the former ones are remembered, to know what is ours to clean
 up.
 
-No secrets are kept here; still the file is its owner's alone (mode 0600 in a directory of 0700).
+Schedulers that are *embedded* in a program (nbclient, a magic without a server) use `embedded.sqlite`,
+`embedded-2.sqlite`, … of the same directory, and take over only those: a server that died may be started again, and
+then wants its own back. A server takes over both kinds.
+
+Beside each entry its *memories* are kept: what it takes to go on with its kernel. They have the kernel's keys in them.
+So the file is its owner's alone (mode 0600 in a directory of 0700), and what is deleted is overwritten.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -38,7 +44,7 @@ from .entries import Entry
 __all__ = ["MEMORY", "Store", "StoreLocked"]
 
 MEMORY: Literal[":memory:"] = ":memory:"
-SCHEMA = 1
+SCHEMA = 2
 GATHER = 0.01
 """Seconds that changes are gathered before they are written in one transaction."""
 MOST_FILES = 64
@@ -48,6 +54,9 @@ MOST_IDS = 1000
 _TABLES = """
     CREATE TABLE entries (id TEXT PRIMARY KEY, ended INTEGER NOT NULL, data BLOB NOT NULL) WITHOUT ROWID;
     CREATE TABLE schedulers (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);
+"""
+_SINCE_2 = """
+    CREATE TABLE memories (id TEXT, part TEXT, data BLOB NOT NULL, PRIMARY KEY (id, part)) WITHOUT ROWID;
 """
 
 
@@ -67,23 +76,26 @@ class Store:
         """Id of the scheduler that uses it now."""
         self.schedulers: frozenset[str] = frozenset()
         """All ids whose units are ours: the present one, former ones, and those of dead schedulers taken over."""
+        self.memories: dict[str, dict[str, bytes]] = {}
+        """Allocation → part → what is remembered."""
         self._connection, self._thread, self._log = connection, thread, log
         self._waiting: dict[str, tuple[bool, bytes] | None] = {}
+        self._memories_waiting: dict[tuple[str, str], bytes | None] = {}
         self._lock = threading.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     @classmethod
     async def open(
-        cls, where: Path | Literal[":memory:"], log: logging.Logger | None = None
+        cls, where: Path | Literal[":memory:"], log: logging.Logger | None = None, embedded: bool = False
     ) -> tuple[Store, list[Entry]]:
-        """The store in directory `where` (made if missing), and the entries in it.
+        """The store in directory `where` (made if missing), and the entries in it. `embedded`: see above.
 
         Raises `StoreError` when the file cannot be used: not ours to read, no database, of a newer version.
         """
         thread = ThreadPoolExecutor(1, thread_name_prefix="gpufit store")
         log = log or logging.getLogger(__name__)
-        work = thread.submit(cls._open, where, thread, log)
+        work = thread.submit(cls._open, where, thread, log, embedded)
         try:
             return await asyncio.shield(asyncio.wrap_future(work))
         except BaseException:
@@ -99,8 +111,31 @@ class Store:
         """Remove an entry, soon."""
         self._put(id, None)
 
+    def remember(self, id: str, part: str, memory: bytes | None) -> None:
+        """Keep `memory` with the entry, soon, in the place of what was remembered of that `part` before; `None`: forget
+        it. As `save`: with it in one transaction, if they come close together."""
+        parts = self.memories.setdefault(id, {})
+        if memory is None:
+            parts.pop(part, None)
+        else:
+            parts[part] = memory
+        if not parts:
+            del self.memories[id]
+        with self._lock:
+            if self._closed:
+                return
+            self._memories_waiting[id, part] = memory
+        self._write_later()
+
+    def forget_memories(self, id: str) -> None:
+        """Nobody will go on with its kernel."""
+        for part in list(self.memories.get(id, ())):
+            self.remember(id, part, None)
+
     async def flush(self) -> None:
         """Wait until all that was saved is written. Raises `StoreError` if it cannot be."""
+        if self._closed:
+            return
         await asyncio.get_running_loop().run_in_executor(self._thread, self._write, True)
 
     async def close(self) -> None:
@@ -116,17 +151,16 @@ class Store:
 
     @classmethod
     def _open(
-        cls, where: Path | Literal[":memory:"], thread: ThreadPoolExecutor, log: logging.Logger
+        cls, where: Path | Literal[":memory:"], thread: ThreadPoolExecutor, log: logging.Logger, embedded: bool
     ) -> tuple[Store, list[Entry]]:
         if where == MEMORY:
             memory = cls(None, _connect(None), thread, log)
             return memory, memory._begin([])
         with _errors(where):
             where.mkdir(parents=True, exist_ok=True, mode=0o700)
-        files = [where / ("gpufit.sqlite" if n == 1 else f"gpufit-{n}.sqlite") for n in range(1, MOST_FILES + 1)]
         store: Store | None = None
         others: list[sqlite3.Connection] = []
-        for file in files:
+        for file in _files(where, "embedded" if embedded else "gpufit"):
             if store is not None and not file.exists():
                 break
             try:
@@ -139,6 +173,13 @@ class Store:
             except StoreError as error:
                 if store is None:
                     raise
+                log.warning("left alone: %s", error)
+        for file in () if embedded else takewhile(Path.exists, _files(where, "embedded")):
+            try:
+                others.append(_connect(file))
+            except StoreLocked:
+                continue
+            except StoreError as error:
                 log.warning("left alone: %s", error)
         if store is None:
             raise StoreLocked(f"{MOST_FILES} schedulers have a store in {where} already; use another directory")
@@ -161,14 +202,19 @@ class Store:
                 here.executemany("INSERT OR IGNORE INTO schedulers (id) VALUES (?)", ids)
                 rows = there.execute("SELECT id, ended, data FROM entries WHERE NOT ended").fetchall()
                 here.executemany("INSERT OR IGNORE INTO entries VALUES (?, ?, ?)", rows)
+                memories = there.execute("SELECT id, part, data FROM memories").fetchall()
+                here.executemany("INSERT OR IGNORE INTO memories VALUES (?, ?, ?)", memories)
             here.execute("INSERT INTO schedulers (id) VALUES (?)", (self.scheduler,))
             here.execute("DELETE FROM schedulers WHERE number <= (SELECT MAX(number) FROM schedulers) - ?", (MOST_IDS,))
         with _errors(self.path):
             for there in others:
                 with there:
                     there.execute("DELETE FROM entries WHERE NOT ended")
+                    there.execute("DELETE FROM memories")
             self.schedulers = frozenset(id for (id,) in self._connection.execute("SELECT id FROM schedulers"))
             rows = self._connection.execute("SELECT id, data FROM entries").fetchall()
+            for id, part, data in self._connection.execute("SELECT id, part, data FROM memories"):
+                self.memories.setdefault(id, {})[part] = data
         return sorted(self._entries(rows), key=lambda entry: entry.allocation.created)
 
     def _entries(self, rows: list[tuple[str, bytes]]) -> Iterator[Entry]:
@@ -184,6 +230,9 @@ class Store:
             if self._closed:
                 return
             self._waiting[id] = row
+        self._write_later()
+
+    def _write_later(self) -> None:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(GATHER, self._write_soon)
 
@@ -195,17 +244,25 @@ class Store:
     def _write(self, strict: bool = False) -> None:
         with self._lock:
             rows, self._waiting = self._waiting, {}
-        if not rows:
+            memories, self._memories_waiting = self._memories_waiting, {}
+        if not rows and not memories:
             return
         kept = [(id, *row) for id, row in rows.items() if row is not None]
         gone = [(id,) for id, row in rows.items() if row is None]
+        remembered = [(*key, data) for key, data in memories.items() if data is not None]
+        forgotten = [key for key, data in memories.items() if data is None]
         try:
             with self._connection as here:
                 here.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", kept)
                 here.executemany("DELETE FROM entries WHERE id = ?", gone)
+                here.executemany("INSERT OR REPLACE INTO memories VALUES (?, ?, ?)", remembered)
+                here.executemany("DELETE FROM memories WHERE id = ? AND part = ?", forgotten)
+            if forgotten:  # out of the write-ahead log, too
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.Error as error:
             with self._lock:  # with the next one; what is newer by then stays
                 self._waiting = rows | self._waiting
+                self._memories_waiting = memories | self._memories_waiting
             message = f"{self.path} cannot be written: {error}; allocations would not survive a crash now"
             self._log.error(message)
             if strict:
@@ -216,6 +273,10 @@ class Store:
             self._write()
         finally:
             self._connection.close()
+
+
+def _files(where: Path, kind: str) -> list[Path]:
+    return [where / (f"{kind}.sqlite" if n == 1 else f"{kind}-{n}.sqlite") for n in range(1, MOST_FILES + 1)]
 
 
 def _close_late(work: Future[tuple[Store, list[Entry]]]) -> None:
@@ -244,14 +305,16 @@ def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # before WAL: then it needs no shared memory, either
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA secure_delete = ON")
     connection.execute("BEGIN IMMEDIATE")  # takes the lock, which is then kept
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version == 0:
-        for statement in filter(str.strip, _TABLES.split(";")):
+    for since, tables in ((0, _TABLES), (1, _SINCE_2)):
+        for statement in filter(str.strip, tables.split(";") if version <= since else ()):
             connection.execute(statement)
+    if version < SCHEMA:
         connection.execute(f"PRAGMA user_version = {SCHEMA}")
     connection.commit()
-    if version not in (0, SCHEMA):
+    if version > SCHEMA:
         raise StoreError(
             f"{path} has version {version}, this jupyter_gpufit knows {SCHEMA}; update jupyter_gpufit, or move the "
             "file away to begin with none (release what it holds first, with the version that wrote it)"

@@ -16,7 +16,7 @@ class Bell:
     """Wakes whoever waits for something to happen to an id."""
 
     def __init__(self) -> None:
-        self._waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
+        self._waiting: defaultdict[str, dict[asyncio.Future[None], None]] = defaultdict(dict)  # in the order they came
 
     def ring(self, id: str) -> None:
         """Something happened."""
@@ -32,13 +32,13 @@ class Bell:
     async def wait(self, id: str) -> None:
         """Until the next ring."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[id].add(future)
+        self._waiting[id][future] = None
         try:
             await future
         finally:
             waiting = self._waiting.get(id)
             if waiting is not None:
-                waiting.discard(future)
+                waiting.pop(future, None)
                 if not waiting:
                     del self._waiting[id]
 

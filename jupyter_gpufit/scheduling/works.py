@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ..errors import ClaimLost, GpufitError, NodeUnreachable
+from ..errors import ClaimLost, GpufitError, NodeUnfit, NodeUnreachable
 from ..models import Endpoint, Launch, Progress, Unit
 from .events import Failure, Work
 from .fleet import Fleet
@@ -20,6 +20,7 @@ __all__ = ["UnitWork", "Works", "failure_of"]
 
 T = TypeVar("T")
 
+_TAKE_OVERS, _TAKE_OVER_WITHIN, _TAKE_OVER_AGAIN = 3, 5.0, 0.5  # times; s; s
 _LOGS_WITHIN = 5.0  # s; a last look at what a unit printed must not keep its GPUs
 
 
@@ -29,6 +30,8 @@ def failure_of(error: BaseException | None) -> tuple[Failure, str]:
         return Failure.CANCELLED, "it was cancelled"
     if isinstance(error, ClaimLost):
         return Failure.CLAIM_LOST, error.message
+    if isinstance(error, NodeUnfit):
+        return Failure.UNFIT, error.message
     if isinstance(error, NodeUnreachable):
         return Failure.UNREACHABLE, error.message
     if isinstance(error, GpufitError):
@@ -86,10 +89,11 @@ class Works:
         end = asyncio.get_running_loop().time() + within
         cancelled: set[asyncio.Task[Any]] = set()
         while self._tasks and (left := end - asyncio.get_running_loop().time()) > 0:
-            tasks = set(self._tasks.values())
-            for task in tasks - cancelled:
-                task.cancel()
-            cancelled |= tasks
+            tasks = list(self._tasks.values())
+            for task in tasks:
+                if task not in cancelled:
+                    task.cancel()
+            cancelled.update(tasks)
             await asyncio.wait(tasks, timeout=left)
             await asyncio.sleep(0)  # for `came_back`
         for (id, work), task in self._tasks.items():
@@ -113,6 +117,21 @@ class UnitWork:
         with self._fleet.use(node) as slot:
             launcher = await self._fleet.opened(slot)
             return await launcher.prepare(launch, on_progress)
+
+    async def take_over(self, unit: Unit) -> None:
+        """`Launcher.take_over`; tried a few times, since what cannot be taken over counts as ended. Never raises."""
+        for _ in range(_TAKE_OVERS):
+            try:
+                with self._fleet.use(unit.node) as slot:
+                    launcher = await self._fleet.opened(slot)
+                    async with asyncio.timeout(_TAKE_OVER_WITHIN):
+                        await launcher.take_over(unit)
+                return
+            except (GpufitError, TimeoutError) as error:
+                self._log.warning("%s on %s was not taken over: %s", unit.name, unit.node, error or "no answer")
+                if self._fleet.known(unit.node) is None:
+                    return
+                await asyncio.sleep(_TAKE_OVER_AGAIN)
 
     async def start(
         self, unit: Unit, command: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str]

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
     from ..kernels.attachment import Attachment
 
-__all__ = ["ALLOCATION", "ATTACHMENT", "NODES", "Events"]
+__all__ = ["ALLOCATION", "ATTACHMENT", "NODES", "WARNING", "Events"]
 
 _SCHEMAS = Path(__file__).with_name("event_schemas")
 _PREFIX = "https://schema.jupyter.org/jupyter_gpufit"
 ALLOCATION = f"{_PREFIX}/allocation/v1"
 ATTACHMENT = f"{_PREFIX}/attachment/v1"
 NODES = f"{_PREFIX}/nodes/v1"
+WARNING = f"{_PREFIX}/warning/v1"
 
 _GATHER = 1.0  # s over which changes of nodes are put into one event
 
@@ -34,6 +35,7 @@ class Events:
         self._logger = logger
         self._changed: dict[str, Node | None] = {}
         self._told: dict[str, Node] = {}
+        self._warned: dict[str, str] = {}
         self._timer: asyncio.TimerHandle | None = None
         for path in sorted(_SCHEMAS.glob("*.yaml")):
             # A server that starts the extension twice has them already.
@@ -43,6 +45,12 @@ class Events:
     def allocation(self, allocation: Allocation) -> None:
         """Called by the scheduler with each allocation that changed."""
         self._emit(ALLOCATION, allocation.public())
+        if not allocation.warning:
+            self._warned.pop(allocation.id, None)
+        elif self._warned.get(allocation.id) != allocation.warning:
+            self._warned[allocation.id] = allocation.warning
+            said = {"kind": allocation.warning_kind, "message": allocation.warning, "at": allocation.warning_at}
+            self._emit(WARNING, {"allocation": allocation.id, "name": allocation.name, **said})
 
     def attachment(self, attachment: Attachment) -> None:
         """Called by `Attachments` with each attachment that changed."""

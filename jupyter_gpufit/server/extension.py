@@ -5,20 +5,32 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jupyter_core.paths import jupyter_data_dir
 from jupyter_server.extension.application import ExtensionApp
-from traitlets import Unicode, default
+from traitlets import Enum, Unicode, default
 
 from ..errors import GpufitError, Unavailable
 from ..kernels.adopt import ServerKernelHost
-from ..kernels.attach import Attachments
+from ..kernels.attach import Attachment, Attachments
 from ..kernels.beside import beside
-from ..kernels.service import Service, current, default_owner, expect_current, open_service, set_current
+from ..kernels.notices import extend
+from ..kernels.rounds import Rounds
+from ..kernels.service import (
+    Service,
+    current,
+    default_owner,
+    default_store,
+    expect_current,
+    open_service,
+    set_current,
+)
+from ..kernels.sessions import Sessions
 from ..scheduling.api import Scheduler
 from .events import Events
+from .gate import Gate
 from .handlers import routes
 
 __all__ = ["GpufitExtension"]
@@ -44,17 +56,31 @@ class GpufitExtension(ExtensionApp):
         help="Directory of the ledger of allocations (SQLite; servers may share it). Default: in Jupyter's data.",
     )
 
+    on_stop = Enum(
+        ["release", "keep"],
+        "release",
+        config=True,
+        help=(
+            "What becomes of running kernels on GPUs when this server is stopped: 'release' shuts them down and gives "
+            "the GPUs back; 'keep' lets them go on, and the next server with the same `store` takes them back, as "
+            "after a crash. (Plain processes wait for it for `LocalScheduler.outlive` seconds, containers for ever.)"
+        ),
+    )
+
     @default("owner")
     def _default_owner(self) -> str:
         return default_owner()
 
     @default("store")
     def _default_store(self) -> str:
-        return str(Path(jupyter_data_dir()) / "gpufit")
+        return str(default_store())
 
     _service: Service | None = None
     _attachments: Attachments | None = None
+    _rounds: Rounds | None = None
     _events: Events | None = None
+    _sessions: Sessions | None = None
+    _gate: Gate | None = None
     _opening: asyncio.Task[None] | None = None
     _failure: str | None = None
     _unsubscribe: tuple[Callable[[], None], ...] = ()
@@ -76,6 +102,13 @@ class GpufitExtension(ExtensionApp):
         return self._attachments
 
     @property
+    def rounds(self) -> Rounds:
+        """Likewise."""
+        if self._rounds is None:
+            raise Unavailable(self._failure or _NOT_YET)
+        return self._rounds
+
+    @property
     def inventory_error(self) -> str | None:
         """Why the latest gpufit.toml was not taken up, if so."""
         return self._failure if self._service is None else self._service.inventory_error
@@ -89,6 +122,7 @@ class GpufitExtension(ExtensionApp):
         for log in (self.serverapp.log, logging.getLogger("tornado.application")):
             log.addFilter(_without_our_tracebacks)
         expect_current()
+        self._gate = Gate(self.serverapp.web_app, self.serverapp.base_url)
 
     def initialize_handlers(self) -> None:
         """Called while the server loads extensions."""
@@ -103,7 +137,9 @@ class GpufitExtension(ExtensionApp):
             await asyncio.wait({self._opening})
 
     async def stop_extension(self) -> None:
-        """Called when the server stops, also if it never started. Releases what this server's scheduler holds."""
+        """Called when the server stops, also if it never started. Releases what this server's scheduler holds, or lets
+        it go on (`on_stop`)."""
+        keep = self.on_stop == "keep"
         opening, self._opening = self._opening, None
         if opening is not None:
             opening.cancel()
@@ -112,6 +148,14 @@ class GpufitExtension(ExtensionApp):
         service, self._service = self._service, None
         attachments, self._attachments = self._attachments, None
         events, self._events = self._events, None
+        rounds, self._rounds = self._rounds, None
+        sessions, self._sessions = self._sessions, None
+        if keep and self._gate is not None:
+            self._gate.shut()  # until we are gone: a front end must not find missing what is let go of
+        if rounds is not None:
+            await rounds.close()
+        if sessions is not None:
+            await sessions.close()
         if attachments is not None:
             await attachments.close()
         if service is None:
@@ -119,7 +163,7 @@ class GpufitExtension(ExtensionApp):
             return
         unsubscribe, self._unsubscribe = self._unsubscribe, ()
         try:
-            await service.close()
+            await service.close(keep)
         finally:
             if current() is service:
                 set_current(None)
@@ -148,24 +192,29 @@ class GpufitExtension(ExtensionApp):
             self._opening = None
             if self._service is None:
                 set_current(None)  # kernels need not wait for us
+            if self._gate is not None:
+                self._gate.open()
 
     async def _open_service(self, serverapp: Any) -> None:
-        host = ServerKernelHost(serverapp.kernel_manager)
+        host, keep = ServerKernelHost(serverapp.kernel_manager), self.on_stop == "keep"
         service = await open_service(
             _path(self.inventory) if self.inventory else None,
             host=host,
             store=_path(self.store),
+            keep=keep,
             owner=self.owner,
             log=self.log,
+            config=self.config,
         )
         events = self._events = Events(serverapp.event_logger)
         attachments = self._attachments = Attachments(
             serverapp.session_manager,
             serverapp.kernel_manager,
             release=service.scheduler.release,
-            on_change=events.attachment,
+            on_change=self._attachment_changed,
             log=self.log,
             beside=lambda id: beside(service.scheduler, id),
+            extend=partial(extend, service.scheduler),
         )
         host.before_stop = attachments.before_stop
         self._unsubscribe = (
@@ -173,8 +222,29 @@ class GpufitExtension(ExtensionApp):
             service.scheduler.subscribe(attachments.follow),
             service.on_node_change(events.node),
         )
+        sessions = self._sessions = Sessions(
+            serverapp.session_manager,
+            serverapp.kernel_manager,
+            service.scheduler,
+            attachments,
+            root=serverapp.root_dir,
+            log=self.log,
+        )
+        try:
+            await sessions.restore()
+        except BaseException:  # such as: the server is stopped already
+            await service.close(keep)
+            raise
+        sessions.watch()
+        self._rounds = Rounds(service.examine)
         self._service = service
         set_current(service)
+
+    def _attachment_changed(self, attachment: Attachment) -> None:
+        if self._events is not None:
+            self._events.attachment(attachment)
+        if self._sessions is not None:
+            self._sessions.changed()
 
 
 def _without_our_tracebacks(record: logging.LogRecord) -> bool:

@@ -19,8 +19,9 @@ from jupyter_server.base.handlers import APIHandler
 from jupyter_server.utils import url_path_join
 from tornado import web
 
+from ..durations import parse_duration
 from ..errors import GpufitError, InvalidValue, NodeUnreachable, NotFound
-from ..models import Allocation, Request, State, decode
+from ..models import Allocation, Node, Request, State, decode
 
 if TYPE_CHECKING:
     from ..kernels.attach import Attachments
@@ -35,6 +36,7 @@ T = TypeVar("T")
 
 _LONGEST_WAIT = 4.0  # s; with it no answer takes longer than the 5 s that people were promised
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
+_VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _LARGEST_BODY = 1 << 20  # bytes; requests are some hundred
 
 
@@ -43,6 +45,18 @@ class AttachTo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     session: str | None = None
     path: str | None = None
+
+
+class ExtendBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of `POST allocations/{id}/extend`: how much more time."""
+
+    time: float | str
+
+
+class LookInto(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of `POST nodes/{name}/doctor`: whether to start a kernel on one of its GPUs, too."""
+
+    deep: bool = False
 
 
 class GpufitHandler(APIHandler):
@@ -66,6 +80,13 @@ class GpufitHandler(APIHandler):
     def allocation(self, id_or_name: str) -> Allocation:
         """The caller's allocation of that id or name. Raises `NotFound`, also for one of somebody else."""
         return self.scheduler.get(id_or_name, self.extension.owner)
+
+    def node(self, name: str) -> Node:
+        """The node of that name. Raises `NotFound`."""
+        for node in self.scheduler.nodes():
+            if node.name == name:
+                return node
+        raise NotFound(f"no node is called {name!r}; `GET nodes` lists them")
 
     def body(self, type: type[T]) -> T:
         """The request's body as `type`. Raises `InvalidValue`."""
@@ -118,6 +139,8 @@ class GpufitHandler(APIHandler):
             if isinstance(error, web.HTTPError) and error.log_message:
                 message = error.log_message % error.args if error.args else error.log_message.replace("%%", "%")
             answer = {"error": reason.lower().replace(" ", "-"), "message": str(message), "details": {}}
+        if self.get_status() == 405:
+            self.set_header("Allow", ", ".join(verb for verb in _VERBS if verb.lower() in vars(type(self))))
         self.set_header("Content-Type", "application/json")
         # `default=str`: an error must never become a second one because of what it carries.
         self.finish(json.dumps(answer, default=str))
@@ -145,10 +168,23 @@ class NodeHandler(GpufitHandler):
     @web.authenticated
     @authorized
     async def get(self, name: str) -> None:
-        for node in self.scheduler.nodes():
-            if node.name == name:
-                return self.reply(node)
-        raise NotFound(f"no node is called {name!r}; `GET nodes` lists them")
+        self.reply(self.node(name))
+
+
+class DoctorHandler(GpufitHandler):
+    """`GET|POST nodes/{name}/doctor`: what is right and wrong with a node. It takes longer than an answer may, so it is
+    begun by POST, and what has been found by then is asked for by GET."""
+
+    @web.authenticated
+    @authorized
+    async def get(self, name: str) -> None:
+        wait = self.number("wait", 0.0, _LONGEST_WAIT)
+        self.reply(await self.extension.rounds.latest(self.node(name).name, self.whole("after", 0, 2**53), wait))
+
+    @web.authenticated
+    @authorized
+    async def post(self, name: str) -> None:
+        self.reply(self.extension.rounds.begin(self.node(name).name, self.body(LookInto).deep), 202)
 
 
 class ExplainHandler(GpufitHandler):
@@ -195,6 +231,17 @@ class AllocationHandler(GpufitHandler):
     async def delete(self, id_or_name: str) -> None:
         allocation = await self.scheduler.release(self.allocation(id_or_name).id)
         self.reply(allocation.public(), 200 if allocation.state is State.ENDED else 202)
+
+
+class ExtendHandler(GpufitHandler):
+    """`POST allocations/{id}/extend`: more time for one whose time is limited."""
+
+    @web.authenticated
+    @authorized
+    async def post(self, id_or_name: str) -> None:
+        allocation = self.allocation(id_or_name)
+        longer = await self.scheduler.extend(allocation.id, parse_duration(self.body(ExtendBy).time))
+        self.reply(longer.public())
 
 
 class AttachHandler(GpufitHandler):
@@ -270,9 +317,11 @@ _ID = r"([^/]+)"
 HANDLERS: list[tuple[str, type[GpufitHandler]]] = [
     (r"nodes", NodesHandler),
     (rf"nodes/{_ID}", NodeHandler),
+    (rf"nodes/{_ID}/doctor", DoctorHandler),
     (r"explain", ExplainHandler),
     (r"allocations", AllocationsHandler),
     (rf"allocations/{_ID}", AllocationHandler),
+    (rf"allocations/{_ID}/extend", ExtendHandler),
     (rf"allocations/{_ID}/attach", AttachHandler),
     (rf"allocations/{_ID}/detach", DetachHandler),
     (rf"allocations/{_ID}/logs", LogsHandler),

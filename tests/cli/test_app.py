@@ -57,7 +57,7 @@ def test_version_and_help(capsys: Captured) -> None:
     assert capsys.readouterr().out.strip() == jupyter_gpufit.__version__
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    for verb in ("nodes", "gpus", "request", "explain", "allocations", "release", "logs", "reporter", "demo"):
+    for verb in ("nodes", "gpus", "request", "explain", "allocations", "extend", "release", "logs", "reporter", "demo"):
         assert verb in out
     assert main(["request", "--help"]) == 0
     assert "16GiB" in capsys.readouterr().out
@@ -75,6 +75,8 @@ def test_version_and_help(capsys: Captured) -> None:
         ("request 2 --memory 16Q", "'16Q' is not a size of memory"),
         ("request 0", "gpus is 0"),
         ("release", "name the allocation to release"),
+        ("extend train", "the following arguments are required: SPAN"),
+        ("extend train soon", "'soon' is not a duration"),
         ("allocations --inventory x.toml", "an allocation lives in a Jupyter server"),
         ("nodes --server ftp://x", "'ftp://x' is not the address of a Jupyter server"),
     ],
@@ -175,8 +177,23 @@ def test_the_life_of_an_allocation(capsys: Captured) -> None:
     assert json.loads(capsys.readouterr().out) == []
     assert main(["allocations", "--ended"]) == 0
     assert "ended (released)" in capsys.readouterr().out
+    assert main(["extend", "cli", "1h"]) == 1
+    assert "'cli' is ended" in capsys.readouterr().err
     assert main(["release", "nobody"]) == 1
     assert "nobody" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("server")
+def test_more_time(capsys: Captured) -> None:
+    assert main(["request", "1", "--name", "short", "--time", "1h"]) == 0
+    capsys.readouterr()
+    assert main(["extend", "short", "90m"]) == 0
+    assert capsys.readouterr().out.startswith("'short' has 2 h 30 m now: it ends in 2 h ")
+    assert main(["extend", "short", "1h", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["time"] == 3.5 * 3600
+    assert main(["extend", "nobody", "1h"]) == 1
+    assert "nobody" in capsys.readouterr().err
+    assert main(["release", "short"]) == 0
 
 
 @pytest.mark.usefixtures("server")
@@ -200,7 +217,7 @@ def test_a_token_is_needed_and_the_address_may_be_as_jupyter_prints_it(
 
 
 @pytest.mark.usefixtures("server")
-def test_ctrl_c_while_it_waits_takes_the_request_back(demo: DemoServer) -> None:
+def test_ctrl_c_while_it_waits_takes_the_request_back(demo: DemoServer, capsys: Captured) -> None:
     client = RestClient(demo.server)
     assert main(["request", "3", "--node", "atlas", "--name", "all"]) == 0
     line = ["request", "1", "--node", "atlas", "--wait", "10m", "--name", "next"]
@@ -212,6 +229,10 @@ def test_ctrl_c_while_it_waits_takes_the_request_back(demo: DemoServer) -> None:
     while "next" not in {one["name"] for one in client.allocations()}:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    place = client.get("next")["queue"]
+    assert (place["position"], place["of"], place["frees"]) == (1, 1, "it can start when 'all' on atlas ends")
+    assert main(["allocations"]) == 0
+    assert "pending (1 of 1 waiting)" in capsys.readouterr().out
     time.sleep(0.2)  # until it has read the answer and follows the allocation
     os.kill(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -79,6 +80,25 @@ class Engine:
     def tls_files(self) -> Path:
         """A directory with the client's ``ca.pem``, ``cert.pem`` and ``key.pem``, as Docker names them."""
         return self.directory / "tls"
+
+    @property
+    def data(self) -> Path:
+        """Its data root."""
+        return self._data
+
+    @contextlib.contextmanager
+    def unkillable(self, container: str) -> Iterator[None]:
+        """In here nothing ends that container: its shim, through which it would be, does not answer (so looks a process
+        that hangs in a driver's call)."""
+        for shim in host.daemons_of(self.directory, ("containerd-shim",)):
+            if container in Path(f"/proc/{shim}/cmdline").read_text():
+                os.kill(shim, signal.SIGSTOP)
+                try:
+                    yield
+                finally:
+                    os.kill(shim, signal.SIGCONT)
+                return
+        raise RuntimeError(f"{container} has no shim")
 
     @property
     def log(self) -> Path:
@@ -161,9 +181,22 @@ class Engine:
             host.kill_daemons(self.directory)
             host.kill_cgroup(self.netns)
 
+    def terminate(self) -> None:
+        """SIGTERM to dockerd, as for its upgrade: it ends its containers, or leaves them be if it has live-restore."""
+        self.close_clients()
+        if self._process:
+            self._process.terminate()
+            self._process.wait(60)
+            self._process = None
+
     def restart(self) -> None:
         self.stop()
         self.start()
+
+    def configure(self, **options: object) -> None:
+        """Start it again, with these entries in its `daemon.json`; :meth:`reset` takes them back."""
+        self._config.write_text(json.dumps(options))
+        self.restart()
 
     def freeze(self) -> None:
         """It accepts connections, and never answers."""
@@ -231,6 +264,9 @@ class Engine:
         self.close_clients()
         self.thaw()
         self.heal()
+        if self._config.read_text() != "{}":
+            self.stop()
+            self._config.write_text("{}")
         self.start()
         self.remove_containers()
         self.set_gpus(default_gpus(self.name))

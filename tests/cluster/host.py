@@ -137,7 +137,7 @@ def kill_daemons(
     """SIGKILL the daemons whose command line names this directory, and wait until they are gone."""
 
     def ended() -> bool:
-        found = list(_daemons_of(directory, names))  # each time: one may have started another meanwhile
+        found = list(daemons_of(directory, names))  # each time: one may have started another meanwhile
         for pid in found:
             _signal(pid, signal.SIGKILL)
         return not found
@@ -162,7 +162,8 @@ def wait_until(condition: Callable[[], bool], patience: float, what: str) -> Non
         time.sleep(0.05)
 
 
-def _daemons_of(directory: Path, names: tuple[str, ...]) -> Iterator[int]:
+def daemons_of(directory: Path, names: tuple[str, ...]) -> Iterator[int]:
+    """Pids of those whose command line names this directory."""
     mark = f"{directory}/".encode()
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -319,3 +319,19 @@ def test_a_callback_that_fails_keeps_nobody_else_from_hearing(cache: Cache, capl
         told.clear()
         cache.reported("n1", report())
     assert told.take() == ["n1"]
+
+
+def test_whether_its_reporter_answers(cache: Cache, clock: Clock) -> None:
+    assert cache.node("n1").reporting, "nothing is known yet"
+    cache.failed("n1", "refused")
+    assert not cache.node("n1").reporting
+    cache.reported("n1", report())
+    cache.failed("n1", "refused")
+    assert cache.node("n1").reporting, "one failure is no silence"
+    cache.failed("n1", "refused")
+    assert not cache.node("n1").reporting
+    cache.reported("n1", report())
+    cache.set_trouble("n1", "its Docker engine does not answer")
+    assert cache.node("n1").reporting, "the engine is another matter"
+    clock.now += cache.spec("n1").stale_after
+    assert not cache.node("n1").reporting

@@ -9,7 +9,7 @@
 Points, in the order they are passed (each is an await, so a task can be cancelled there):
 
     launcher   prepare, prepare:made, start, start:running, stop, stop:gone, interrupt, logs, units
-    host       kernel, kernel:prepared, kernel:launched, kernel:ready, kernel:stop, kernel:stopped
+    host       kernel, kernel:prepared, kernel:launched, kernel:ready, kernel:back, kernel:stop, kernel:stopped
 
 The names `POINTS_TO_RUNNING` and `POINTS_TO_GONE` list those of one whole launch and one whole release.
 """
@@ -214,6 +214,14 @@ class FakeLauncher:
         if self._on_exit and not self.killed:
             self._on_exit(box.unit, box.code or 0, box.sentence)
 
+    def doubt(self) -> None:
+        self.script.seen.append("doubt")
+
+    async def take_over(self, unit: Unit) -> None:
+        self._check_open()
+        await self.script.at("take_over")
+        self.engine.check()
+
     async def prepare(self, launch: Launch, on_progress: Callable[[Progress], None]) -> Unit:
         self._check_open()
         await self.script.at("prepare")
@@ -238,6 +246,7 @@ class FakeLauncher:
             shared=launch.shared,
             container=unit.id,
             cards=dict(launch.cards),
+            expires=launch.expires,
         )
         self.engine.containers[unit.id] = FakeContainer(unit, launch, claim)
         self.engine.history.append(launch.name)
@@ -338,10 +347,19 @@ class FakeHost:
         self.kernels: dict[str, str] = {}
         """kernel id -> allocation, of the kernels that run."""
         self.stopped: list[str] = []
+        self.idle: dict[str, float] = {}
+        """kernel id -> since when it is idle; of a kernel that is not named here nothing is known."""
+        self.busy: set[str] = set()
+        """Kernels that do not answer because a cell runs, whatever `idle` says."""
+        self.taken_back: list[str] = []
+        self.forgotten: list[str] = []
         self._ids = itertools.count()
 
+    def forget(self, kernel_id: str) -> None:
+        self.forgotten.append(kernel_id)
+
     async def start(self, allocation: Allocation) -> str:
-        id, kernel_id = allocation.id, f"kernel-{next(self._ids)}"
+        id, kernel_id = allocation.id, f"kernel-{next(self._ids)}-of-{allocation.id}"
         await self.script.at("kernel")
         await self.scheduler.prepared(id)
         await self.script.at("kernel:prepared")
@@ -349,11 +367,19 @@ class FakeHost:
         self.kernels[kernel_id] = id
         try:
             await self.script.at("kernel:launched")
+            self.scheduler.remember(id, kernel_id.encode())
             await self.scheduler.ready(id, kernel_id)
             await self.script.at("kernel:ready")
         except BaseException:
             self.kernels.pop(kernel_id, None)
             raise
+        return kernel_id
+
+    async def take_back(self, allocation: Allocation, memory: bytes) -> str:
+        await self.script.at("kernel:back")
+        kernel_id = memory.decode()
+        self.kernels[kernel_id] = allocation.id
+        self.taken_back.append(kernel_id)
         return kernel_id
 
     async def stop(self, kernel_id: str) -> None:
@@ -363,6 +389,14 @@ class FakeHost:
             await self.scheduler.stop_unit(id)
             await self.scheduler.release(id, kernel_gone=True)
         await self.script.at("kernel:stopped")
+
+
+    def idle_since(self, kernel_id: str) -> float | None:
+        return self.idle.get(kernel_id)
+
+    async def quiet(self, kernel_id: str, within: float) -> bool:
+        await self.script.at("kernel:quiet")
+        return kernel_id not in self.busy
 
 
 class FakeCluster:

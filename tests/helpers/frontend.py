@@ -160,6 +160,8 @@ class Notebook:
         """What the kernel said of itself, as `restarting` or `dead`."""
         self.answer_input: Callable[[str], str] = lambda prompt: ""
         """Called for `input()`."""
+        self.offline = False
+        """Whether it does not come back when its connection is lost."""
         self.comms: list[dict[str, Any]] = []
         """Comm messages that came without a cell."""
         self._poll = poll
@@ -217,6 +219,16 @@ class Notebook:
         self._cells.clear()
         await self._front.api("POST", f"api/kernels/{self.kernel_id}/restart", {}, expect=200)
 
+    async def reconnect(self) -> None:
+        """Leave the kernel's channels, and connect to them anew: what JupyterLab does after a restart."""
+        before, self._socket = self._socket, None
+        self._moved.set()
+        await eventually(lambda: self._socket is not None and self._socket is not before)
+
+    def send_comm(self, comm_id: str, data: dict[str, Any]) -> None:
+        """Send what a widget does when somebody moves it."""
+        self._send("shell", "comm_msg", {"comm_id": comm_id, "data": data})
+
     async def model(self) -> dict[str, Any]:
         """Its session, as the server has it."""
         answer = await self._front.api("GET", f"api/sessions/{self.session}", expect=200)
@@ -261,7 +273,10 @@ class Notebook:
     async def _follow(self) -> None:
         while True:
             await asyncio.sleep(self._poll)
-            answer = await self._front.api("GET", f"api/sessions/{self.session}")
+            try:
+                answer = await self._front.api("GET", f"api/sessions/{self.session}")
+            except aiohttp.ClientError:  # no server just now
+                continue
             self.gone = answer.status == 404
             if answer.status == 200 and answer.json["kernel"]["id"] != self.kernel_id:
                 self.path = answer.json["path"]
@@ -285,6 +300,8 @@ class Notebook:
 
     async def _converse(self) -> None:
         path = f"api/kernels/{self.kernel_id}/channels?session_id={self._client}"
+        while self.offline:  # noqa: ASYNC110  (a test says when)
+            await asyncio.sleep(self._poll)
         try:
             async with self._front._client.ws_connect(self._front.url + path, max_msg_size=0) as socket:
                 self._socket = socket

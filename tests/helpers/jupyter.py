@@ -58,13 +58,23 @@ class JupyterServer:
         self._module = "jupyterlab" if lab else "jupyter_server"
         self._arguments = arguments if lab else (without, *arguments)
         self.token = "secret-token-of-the-server"
+        self._port = 0  # any
 
     def __enter__(self) -> JupyterServer:
         self.root.mkdir(exist_ok=True)
         self._log = self.log_file.open("wb")
+        return self._start()
+
+    def start_again(self) -> None:
+        """After `kill`: the same person's next server, at the same address."""
+        self._port = int(self.url.rstrip("/").rpartition(":")[2])
+        self._start()
+
+    def _start(self) -> JupyterServer:
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", self._module, "--no-browser", "--allow-root", "--ip=127.0.0.1", "--port=0"),
+                *(sys.executable, "-m", self._module, "--no-browser", "--allow-root", "--ip=127.0.0.1"),
+                f"--port={self._port}",
                 *(
                     "--ServerApp.port_retries=0",
                     f"--ServerApp.root_dir={self.root}",

@@ -24,7 +24,7 @@ from traitlets.config import Config
 
 from .frontend import FrontEnd, eventually
 
-__all__ = ["Here", "ServerProcess", "directories", "server_here", "server_process"]
+__all__ = ["Here", "ServerProcess", "directories", "free_port", "server_here", "server_process"]
 
 
 def directories(home: Path) -> dict[str, str]:

@@ -99,13 +99,19 @@ class Lab:
         await self.scheduler.release(id)
         return await self.until(id, "ended")
 
-    async def kill(self) -> None:
-        """As `kill -9` of the server: whatever is under way stops in the middle, and nothing is undone or written."""
+    async def kill(self, written: bool = True) -> None:
+        """As `kill -9` of the server: whatever is under way stops in the middle, and nothing is undone or written.
+
+        `written=False`: nor is what was to be written soon.
+        """
         for launcher in self.launchers:
             launcher.killed = True
         store = self.scheduler._store
-        await store.flush()
-        store.save = store.forget = lambda *_: None  # type: ignore[method-assign]
+        if written:
+            await store.flush()
+        store._waiting.clear()
+        store._memories_waiting.clear()
+        store.save = store.forget = store.remember = lambda *_: None  # type: ignore[method-assign]
         self.scheduler._open = False
         await self.scheduler._shut_down()
 

@@ -129,6 +129,16 @@ class KernelClient:
             self._change(one, state=State.STOPPING, reason=reason)
         return self._allocations[id].public()
 
+    def extend(self, id: str, seconds: float) -> dict[str, Any]:
+        import msgspec
+
+        one = self._allocations[id]
+        if one.request.time is None:
+            raise Conflict(f"allocation {one.name!r} has no time limit; there is nothing to extend")
+        longer = float(one.request.time) + seconds
+        self._change(one, request=msgspec.structs.replace(one.request, time=longer), expires=time.time() + longer)
+        return self._allocations[id].public()
+
     def logs(self, id: str, tail: int = 200) -> str:
         return f"logs of {id}\n"
 

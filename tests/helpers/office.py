@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from jupyter_gpufit.diagnosis import Check, Diagnosis, right, wrong
 from jupyter_gpufit.inventory import NodeSpec
+from jupyter_gpufit.kernels.doctor import Tell
 from jupyter_gpufit.models import Node
 from jupyter_gpufit.scheduling.scheduler import LocalScheduler
 from jupyter_gpufit.server.extension import GpufitExtension
@@ -30,6 +33,10 @@ class Parts:
         self.scheduler: LocalScheduler
         self.opened: dict[str, Any] = {}
         self.closed = False
+        self.findings = (right("reporter", "it answers"), wrong("engine", "it does not", "sudo reboot"))
+        self.examined = asyncio.Event()
+        """Set: the doctor goes on."""
+        self.examined.set()
 
     async def open(self, inventory: Any, **options: Any) -> Parts:
         self.opened = {"inventory": inventory, **options}
@@ -44,9 +51,18 @@ class Parts:
     def on_node_change(self, callback: Callable[[str, Node | None], None]) -> Callable[[], None]:
         return self.cluster.on_change(callback)
 
-    async def close(self) -> None:
+    async def examine(self, node: str, deep: bool, tell: Tell) -> Diagnosis:
+        """Slowly, and with what `findings` has."""
+        known: list[Check] = []
+        for check in self.findings:
+            await self.examined.wait()
+            known.append(check)
+            tell(Diagnosis(node=node, deep=deep, checks=tuple(known)))
+        return Diagnosis(node=node, deep=deep, done=True, checks=tuple(known))
+
+    async def close(self, keep: bool = False) -> None:
         self.closed = True
-        await self.scheduler.close()
+        await self.scheduler.close(release=not keep)
 
 
 class Office:

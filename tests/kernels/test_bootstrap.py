@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -17,9 +18,12 @@ import pytest
 from helpers.cells import Cell, ready, run_cell
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.connect import write_connection_file
+from jupyter_client.manager import AsyncKernelManager
 
+from jupyter_gpufit.kernels import notices
 from jupyter_gpufit.kernels.bootstrap import contents
 from jupyter_gpufit.kernels.connection import make_keys
+from jupyter_gpufit.kernels.notices import notify
 from jupyter_gpufit.models import Allocation, Request
 
 GIB = 2**30
@@ -370,6 +374,8 @@ def test_the_bootstrap_adds_next_to_nothing_to_a_kernels_start(tmp_path: Path) -
         "jupyter_gpufit.kernels",
         "jupyter_gpufit.kernels.bootstrap",
         "jupyter_gpufit.kernels.bootstrap.attached",
+        "jupyter_gpufit.kernels.bootstrap.completing",
+        "jupyter_gpufit.kernels.bootstrap.notices",
     }
 
 
@@ -444,3 +450,199 @@ def test_a_kernel_prints_nothing_but_what_its_cells_do(tmp_path: Path) -> None:
         process.kill()
         printed, _ = process.communicate()
     assert printed == "mine\n"
+
+
+def test_a_crash_leaves_its_reason_in_what_the_unit_printed(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        put(tmp_path), env=environment(), cwd="/", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    client = BlockingKernelClient(connection_file=str(tmp_path / "kernel-1.json"))
+    client.load_connection_file()
+    client.start_channels()
+    try:
+        ready(client)
+        client.execute("import ctypes\nctypes.string_at(0)")
+        printed, _ = process.communicate(timeout=60)
+    finally:
+        client.stop_channels()
+        process.kill()
+        process.wait()
+    assert process.returncode == -signal.SIGSEGV
+    first, *rest = printed.splitlines()
+    assert first == "Fatal Python error: Segmentation fault"
+    assert any("in string_at" in line for line in rest)
+    assert printed.count("most recent call first") == 1, "of the thread that crashed alone"
+
+
+@pytest.mark.parametrize("module", ["ipykernel_launcher", "patient"])
+def test_an_interrupt_while_it_starts_does_not_end_it(tmp_path: Path, module: str) -> None:
+    """Of a kernel that is none of Python's own, the module decides itself what an interrupt does."""
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "early.py").write_text("print('begun', flush=True); import time; time.sleep(0.5)")
+    (modules / "patient.py").write_text("import signal; print(signal.getsignal(signal.SIGINT).__name__)")
+    command = put(tmp_path)
+    program = (tmp_path / "launch.py").read_text().replace("    split = ", "    import early\n    split = ", 1)
+    (tmp_path / "launch.py").write_text(program)
+    command[command.index("ipykernel_launcher")] = module
+    process = subprocess.Popen(
+        command, env=environment() | {"PYTHONPATH": str(modules)}, cwd="/", stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGINT)
+        if module == "patient":
+            assert process.communicate(timeout=60)[0] == "default_int_handler\n"
+            return
+        client = BlockingKernelClient(connection_file=str(tmp_path / "kernel-1.json"))
+        client.load_connection_file()
+        client.start_channels()
+        try:
+            ready(client)
+            assert run_cell(client, "6 * 7").result == "42"
+        finally:
+            client.stop_channels()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+# --- notices
+
+
+def tell(client: BlockingKernelClient, text: str, **answer: Any) -> bool:
+    """As the server does; whether it was heard."""
+    return asyncio.run(notify(client.get_connection_info(), text, **answer))
+
+
+def until_stream(client: BlockingKernelClient, name: str) -> list[dict[str, Any]]:
+    """What the kernel publishes until something is printed there, that last."""
+    heard = []
+    while not heard or heard[-1]["msg_type"] != "stream" or heard[-1]["content"]["name"] != name:
+        heard.append(client.get_iopub_msg(timeout=30))
+    return heard
+
+
+SILENT = """
+import os, time
+print("begun")
+while not os.path.exists({stop!r}):
+    time.sleep(0.02)
+"""
+
+
+def test_a_notice_is_shown_at_once_in_a_silent_cell(attached: BlockingKernelClient, tmp_path: Path) -> None:
+    stop = tmp_path / "stop"
+    message = attached.execute(SILENT.format(stop=str(stop)))
+    until_stream(attached, "stdout")
+    assert tell(attached, "it ends in 2 m")
+    heard = until_stream(attached, "stderr")
+    assert heard[-1]["content"]["text"] == "it ends in 2 m\n"
+    assert heard[-1]["parent_header"]["msg_id"] == message, "it belongs to the cell"
+    assert [one["msg_type"] for one in heard] == ["stream"], "nothing says that the kernel is idle: it is not"
+    stop.touch()
+    assert Cell.of(attached, message).status == "ok"
+    assert run_cell(attached, "1").stderr == "", "once"
+
+
+def test_a_notice_is_kept_for_the_next_cell_while_none_runs(attached: BlockingKernelClient) -> None:
+    assert tell(attached, "it ends in 10 m")
+    assert tell(attached, "it ends in 2 m")
+    message = attached.execute("print('begun')")
+    heard = until_stream(attached, "stdout")
+    assert [one["content"].get("name") for one in heard if one["msg_type"] == "stream"] == ["stderr", "stdout"]
+    [warning] = [one for one in heard if one["content"].get("name") == "stderr"]
+    assert warning["content"]["text"].strip() == "it ends in 2 m", "the last one"
+    assert warning["parent_header"]["msg_id"] == message
+    Cell.of(attached, message)
+    assert run_cell(attached, "1").stderr == ""
+
+
+def test_a_notice_that_was_taken_back_is_not_shown(attached: BlockingKernelClient) -> None:
+    assert tell(attached, "it ends in 2 m")
+    assert tell(attached, "")
+    assert run_cell(attached, "1").stderr == ""
+
+
+def test_a_cell_that_failed_or_ran_another_has_ended(attached: BlockingKernelClient) -> None:
+    for code in ("1 / 0", "def (:", "", "get_ipython().run_cell('1 / 0')", "await __import__('asyncio').sleep(0)"):
+        run_cell(attached, code)
+        assert tell(attached, f"after {code!r}")
+        cell = run_cell(attached, "2")
+        assert cell.stderr.strip() == f"after {code!r}"
+
+
+def test_notices_survive_a_reload(attached: BlockingKernelClient) -> None:
+    run_cell(attached, "%reload_ext jupyter_gpufit")
+    assert tell(attached, "it ends")
+    assert run_cell(attached, "1").stderr.strip() == "it ends"
+
+
+@pytest.mark.parametrize(
+    "rubbish", [{}, {"text": None}, {"text": ["x"], "answers": {"a": 1}}, {"answers": "nothing asked"}]
+)
+def test_rubbish_harms_nothing(attached: BlockingKernelClient, rubbish: dict[str, Any]) -> None:
+    attached.control_channel.send(attached.session.msg("gpufit_notice", rubbish))
+    assert attached.get_control_msg(timeout=30)["content"] == {"status": "ok"}
+    assert run_cell(attached, "1").status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"), [("'train' has 3 h now: it ends in 2 h, at 15:46 UTC.", False), ("it has no time limit", True)]
+)
+def test_more_time_is_asked_for_and_the_answer_is_the_cells(
+    attached: BlockingKernelClient, text: str, error: bool
+) -> None:
+    for line in ("extend 1h", "extend train 1h", "extend a1 '1 h'"):
+        message = attached.execute(f"%gpufit {line}")
+        while (asked := attached.get_iopub_msg(timeout=30))["msg_type"] != "comm_open":
+            continue
+        data = asked["content"]["data"]
+        assert (data["action"], data["allocation"], data["time"].replace(" ", "")) == ("extend", "a1", "1h")
+        assert tell(attached, text, answers=data["ask"], error=error)
+        cell = Cell.of(attached, message)
+        assert (cell.status, cell.stdout.strip()) == (("error", "") if error else ("ok", text)), cell
+        assert (text in cell.error + cell.stderr) == error
+        assert run_cell(attached, "1").stderr == "", "and not shown again"
+
+
+def test_more_time_for_which_nobody_answers(attached: BlockingKernelClient) -> None:
+    run_cell(attached, "import sys; sys.modules['jupyter_gpufit'].ANSWERED_WITHIN = 0.1")
+    cell = run_cell(attached, "%gpufit extend 1h")
+    assert "jupyter gpufit extend train 1h" in cell.error + cell.stderr
+    assert "the server did not answer" in cell.error + cell.stderr
+    assert run_cell(attached, "%gpufit").status == "ok", "it is not about to be left"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("extend", "write how much more time: %gpufit extend 1h"),
+        ("extend --all", "write how much more time"),
+        ("extend train now 1h", "write how much more time"),
+        ("extend other 1h", "this kernel holds 'train' alone"),
+    ],
+)
+def test_more_time_that_cannot_be_meant(attached: BlockingKernelClient, line: str, said: str) -> None:
+    cell = run_cell(attached, f"%gpufit {line}")
+    assert said in cell.error + cell.stderr
+    assert cell.comms == []
+
+
+async def test_a_kernel_that_knows_no_notices_is_not_told_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "_WITHIN", 1.0)
+    manager = AsyncKernelManager()
+    await manager.start_kernel()
+    client = manager.client()
+    try:
+        client.start_channels()
+        await client.wait_for_ready(timeout=60)
+        assert not await notify(manager.get_connection_info(), "it ends")
+        assert (await client.execute_interactive("6 * 7", timeout=60))["content"]["status"] == "ok"
+    finally:
+        client.stop_channels()
+        await manager.shutdown_kernel(now=True)
+    assert not await notify(manager.get_connection_info(), "it ends"), "nor one that is gone"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,6 +103,30 @@ def test_a_container_killed_for_memory_says_so_in_the_notebook(server: JupyterSe
         cell = run_cell(client, "1 + 1")
         assert "killed for memory" in cell.stderr
         assert "256 MiB" in cell.stderr
+
+
+def test_the_end_of_its_time_is_warned_of_in_the_notebook(server: JupyterServer) -> None:
+    path = "gpufit/api/v1/allocations/train"
+    server.post("gpufit/api/v1/allocations", {"gpus": 1, "name": "train", "time": "122s"})
+    made = until(lambda: one if (one := server.get(path))["state"] == "running" else None)
+    with server.client(made["kernel_id"]) as client:
+        ready(client)
+        until(lambda: server.get(path)["warning"])
+        until(lambda: "gpufit: allocation 'train' ends in 2 m" in run_cell(client, "1").stderr)
+        # And in the middle of a cell that says nothing.
+        message = client.execute("print('begun'); import time; time.sleep(600)")
+        heard = [client.get_iopub_msg(timeout=60)]
+        while heard[-1]["msg_type"] != "stream":
+            heard.append(client.get_iopub_msg(timeout=60))
+        more = time.time() + 121 - server.get(path)["expires"]
+        assert server.post(f"{path}/extend", {"time": more})["warning"] == ""
+        warning = client.get_iopub_msg(timeout=60)
+        assert warning["parent_header"]["msg_id"] == message
+        assert (warning["msg_type"], warning["content"]["name"]) == ("stream", "stderr")
+        assert "'train' ends in 2 m" in warning["content"]["text"]
+        server.post(f"api/kernels/{made['kernel_id']}/interrupt")
+        assert Cell.of(client, message).error.startswith("KeyboardInterrupt")
+    server.delete(path)
 
 
 @pytest.mark.parametrize(

@@ -234,6 +234,20 @@ def try_cell(client: Any, code: str) -> Cell | None:
         return None
 
 
+@pytest.mark.parametrize("delay", [0.0, 0.4])
+def test_a_kernel_is_shut_down_while_it_restarts(server: JupyterServer, delay: float) -> None:
+    """Jupyter by itself answers 500, and the kernel goes on."""
+    session = server.start_session("gpufit")
+    kernel_id = session["kernel"]["id"]
+    with server.client(kernel_id) as client:
+        os.kill(pid_of(client), signal.SIGKILL)
+        until(lambda: "SIGKILL" in server.request("GET", f"api/kernels/{kernel_id}").get("reason", ""))
+        time.sleep(delay)
+        server.delete(f"api/sessions/{session['id']}")
+    assert server.kernels() == []
+    assert the_end(server)["reason"] == "released"
+
+
 def test_a_kernel_that_dies_again_and_again_is_given_up_and_gives_its_gpus_back(
     server: JupyterServer, shared_cluster: Cluster
 ) -> None:

@@ -35,6 +35,7 @@ async def test_created_running_and_exited_ones_are_removed_and_nobody_elses(cont
     known = await dead.request(Request(), "ann", kernel_id="k")
     await dead.prepared(known.id)
     await dead.launch(known.id, SLEEP, {}, {})
+    dead.remember(known.id, b"how to go on with its kernel")
     await dead.ready(known.id, "k")
     async with containers.opened(dead.id) as ours:
         # As if its last moments had not reached the disk: no allocation knows these.

@@ -287,7 +287,8 @@ async def test_claims_name_the_living_processes_of_a_unit(processes, eventually)
 def test_it_ends_when_asked_to_by_a_signal(tmp_path):
     (tmp_path / "unit").mkdir()
     config = {"directory": str(tmp_path / "unit"), "record": str(tmp_path / "r"), "log": str(tmp_path / "unit/log")}
-    command = [sys.executable, "-I", "-S", supervise.__file__, json.dumps(config | {"log_size": 1000, "ram": None})]
+    config |= {"log_size": 1000, "ram": None, "outlive": 0}
+    command = [sys.executable, "-I", "-S", supervise.__file__, json.dumps(config)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         start = {"do": "start", "argv": [sys.executable, "-c", DAEMON], "env": {}, "cwd": None}
         process.stdin.write(json.dumps(start).encode() + b"\n")
@@ -312,17 +313,9 @@ def test_descendants_ends_with_the_living():
 async def test_a_command_arrives_whole_however_little_the_pipe_takes_at_once(processes):
     async with processes.opened() as watched:
         unit = await watched.prepare("GPU-0")
-        process = RUNNING[unit.id]._process
-        stdin = process.stdin
-
-        class Narrow:
-            def write(self, data):
-                return stdin.write(data[:1000])
-
-            def close(self):
-                stdin.close()
-
-        process.stdin = Narrow()
+        line = RUNNING[unit.id]._line
+        write = line.write
+        line.write = lambda data: write(data[:1000])
         await watched.run(unit, f"print('u' + 'p', flush=True); {'#' * 100_000}")
         await watched.said(unit, "up")
         await watched.launcher.stop(unit)

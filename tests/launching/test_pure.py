@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpufit.errors import ClaimLost, ImageRefused, InvalidValue, LaunchError
+from jupyter_gpufit.errors import ClaimLost, ImageRefused, InvalidValue, LaunchError, NodeUnfit
 from jupyter_gpufit.inventory import Mount, NodeSpec
 from jupyter_gpufit.kernels.bootstrap import launch as bootstrap
 from jupyter_gpufit.launching import claims, containers, labels
 from jupyter_gpufit.launching.base import IMAGE_UNUSABLE, check_image, describe_end, make_launcher, refusal
 from jupyter_gpufit.launching.pulling import Layers
-from jupyter_gpufit.launching.states import Ended, Seen, Table
+from jupyter_gpufit.launching.states import Ended, Seen, Table, ended_meanwhile
 from jupyter_gpufit.launching.users import entry
 from jupyter_gpufit.models import Claim, Launch, Progress, Unit
 
@@ -406,3 +406,27 @@ def test_layers_are_added_up():
     layers.take({"status": "Digest: sha256:0"})
     layers.take({"status": "Pull complete", "id": "l1", "progressDetail": {}})
     assert layers.progress() == Progress(phase="pulling", current=150, total=150, message="pulling img")
+
+
+def test_an_end_while_the_engine_was_silent_says_so():
+    one = Unit(id="U", name="u", node="n1", allocation="a")
+    seen = Seen(unit=one, claim=claim(), state="exited", code=137, sentence="killed by SIGKILL (exit code 137)")
+    assert ended_meanwhile(seen).sentence == (
+        "killed by SIGKILL (exit code 137) while its engine did not answer "
+        "(one that starts again without live-restore ends what it ran)"
+    )
+    running = Seen(unit=one, claim=claim(), state="running")
+    assert ended_meanwhile(running) is running
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["mkdir /var/lib/docker/x: no space left on device", "write: disk quota exceeded", "No space left on device"],
+)
+def test_a_full_disk_is_a_node_on_which_nothing_can_be_launched(words):
+    with pytest.raises(NodeUnfit, match=r"the disk of n1 is full \(.*\); free some there"):
+        containers.check_disk("n1", words)
+
+
+def test_other_words_are_no_full_disk():
+    containers.check_disk("n1", "port is already allocated")

@@ -36,6 +36,8 @@ GIB = 2**30
             ),
         ),
         ("request 3 --share-card", Request(gpus=3, share_card=True)),
+        ("request --wait 10m --priority 5", Request(wait=600, priority=5)),
+        ("request --wait 10m --priority -5", Request(wait=600, priority=-5)),
     ],
 )
 def test_a_request(line: str, request_: Request) -> None:
@@ -61,6 +63,8 @@ def test_a_request(line: str, request_: Request) -> None:
         ("request 2 --memory 16 GiB", "16 GiB are two words; write 16GiB (no space), or '16 GiB'"),
         ("request --memory=16 GiB 2", "16 GiB are two words; write 16GiB (no space), or '16 GiB'"),
         ("request 2 --wait 2 h", "2 h are two words; write 2h (no space), or '2 h'"),
+        ("request --priority high", "'high' is not a priority; write a whole number"),
+        ("request --priority 101", "priority is 101; give a whole number from -100 to 100"),
         ("request 2 --name 3 GiB", "'GiB' is one word too many"),
         ("request 2 --time soon", "'soon' is not a duration; write it like"),
         ("request 2 3", "'3' is one word too many"),
@@ -98,6 +102,7 @@ def test_a_cell() -> None:
     [
         ("train -n 2", "name an allocation, or ask for GPUs"),
         ("--shared", "--shared is of a new allocation"),
+        ("--priority 3", "--priority is of a new allocation"),
         ("--push a.b", "'a.b' is not the name of a variable"),
     ],
 )

@@ -64,6 +64,29 @@ def test_a_request_that_names_what_one_holds_attaches_to_it(kernel: LocalKernel)
     assert "2 GPUs" in refused(kernel.run("%gpufit request 2 --memory 1GiB --name train"))
 
 
+def test_a_request_that_names_one_that_waits_waits_with_it_and_says_where_it_stands(kernel: LocalKernel) -> None:
+    """As after a restart of the notebook's kernel, which had asked for it."""
+    kernel.run(
+        "from jupyter_gpufit.models import Queued, Request\n"
+        "made = held._allocations[held.request(Request(name='train'))['id']]\n"
+        "place = Queued(position=1, of=2, until=9e9, missing='No node has 1 GPU now.')\n"
+        "held._change(made, node=None, gpus=(), memory=(), queue=place)\n"
+        "def changed(id, *_, **__):\n"
+        "    del held.changed\n"
+        "    held._change(held._allocations[id], node='n1', gpus=made.gpus, memory=made.memory, queue=None)\n"
+        "    return held.get(id)\n"
+        "held.changed = changed\n"
+        "held.calls.clear()",
+        silent=True,
+    )
+    outcome = kernel.run("%gpufit request 1 --name train")
+    assert outcome.ok, outcome
+    assert "'train' waits for GPUs already." in outcome.text()
+    texts = [content["data"]["text/plain"] for _, content in outcome.messages if "data" in content]
+    assert "waiting for GPUs, number 1 of 2 in the queue; No node has 1 GPU now; it waits" in "\n".join(texts)
+    assert "request" not in ask(kernel, "held.calls")
+
+
 def test_another_request_in_an_attached_notebook_gets_another_allocation(kernel: LocalKernel) -> None:
     kernel.run("%gpufit request 1 --name first")
     outcome = kernel.run("%gpufit request 2 --name second")
@@ -135,6 +158,20 @@ def test_release_needs_no_name_where_it_is_clear(kernel: LocalKernel) -> None:
     again = kernel.run("%gpufit release b")
     assert again.ok
     assert "'b' is released already; it holds nothing." in again.text()
+
+
+def test_more_time(kernel: LocalKernel) -> None:
+    kernel.run("%gpufit request 1 --name e1 --time 1h --no-attach")
+    for line in ("extend e1 30m", "extend 30m"):
+        outcome = kernel.run(f"%gpufit {line}")
+        assert outcome.ok
+    assert outcome.text().startswith("'e1' has 2 h now: it ends in ")
+    assert "'soon' is not a duration" in refused(kernel.run("%gpufit extend e1 soon"))
+    assert "SPAN" in refused(kernel.run("%gpufit extend"))
+    assert "no allocation is called 'e2'" in refused(kernel.run("%gpufit extend e2 1h"))
+    kernel.run("%gpufit request 1 --name e2 --no-attach")
+    assert "has no time limit; there is nothing to extend" in refused(kernel.run("%gpufit extend e2 1h"))
+    assert "you hold e1, e2; say which one" in refused(kernel.run("%gpufit extend 1h"))
 
 
 def test_a_name_that_is_just_being_given_back_can_be_asked_for_again(kernel: LocalKernel) -> None:

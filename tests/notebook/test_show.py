@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jupyter_gpufit.models import Gpu, Node
-from jupyter_gpufit.notebook.progress import fraction, sentence
+from jupyter_gpufit.notebook.progress import fraction, sentence, standing
 from jupyter_gpufit.notebook.show import (
     Page,
     allocation_table,
@@ -138,3 +138,25 @@ def test_progress_in_one_line() -> None:
     waiting = allocation | {"node": None, "state": "pending", "progress": {"phase": "placing", "message": "2 before"}}
     assert sentence(waiting, 0) == "train: waiting for GPUs (2 before), 0 s"
     assert sentence(allocation | {"state": "stopping"}, 1) == "train on n1: giving everything back, 1 s"
+
+
+def test_one_that_waits_says_where_it_stands() -> None:
+    queue = {
+        "position": 2,
+        "of": 3,
+        "until": 1600.0,
+        "missing": "No node has 2 GPUs now.",
+        "frees": "it can start when 'a' on n1 ends",
+        "start": 1300.0,
+    }
+    assert standing(queue, 1000.0) == (
+        "number 2 of 3 in the queue; No node has 2 GPUs now; it can start when 'a' on n1 ends, in 5 m at the latest; "
+        "it waits for up to 10 m more"
+    )
+    bare = queue | {"missing": "", "frees": "", "start": None}
+    assert standing(bare, 2000.0) == "number 2 of 3 in the queue; it waits for up to 0 s more"
+    waiting = {"name": "train", "node": None, "state": "pending", "progress": {"phase": "placing"}, "queue": bare}
+    assert sentence(waiting, 3).startswith("train: waiting for GPUs, number 2 of 3 in the queue; it waits")
+    one = waiting | {"id": "i", "gpus": [], "memory": [], "message": queue["missing"], "queue": queue}
+    _, [row] = allocation_table([one], now=1000.0)
+    assert (row[1], row[-1]) == ("pending (2 of 3 waiting)", standing(queue, 1000.0))

@@ -2,79 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from helpers.lives import HERE, LIMITS, Life, kinds
 
 from jupyter_gpufit.models import EndReason, Placement, Progress, Request, State, Unit
 from jupyter_gpufit.scheduling import events as ev
-from jupyter_gpufit.scheduling.allocations import Ledger, Limits, Overcommitted
-from jupyter_gpufit.scheduling.events import Event, Failure, Instruction, Work
-
-LIMITS = Limits(
-    attempts=3, launch_within=60, ready_within=100, restart_within=30, kernel_within=10, lost_after=600, retry_first=1
-)
-HERE = Placement(node="n1", gpus=("G0", "G1"), memory=(8, 8))
-
-
-class Life:
-    """One allocation, `x`, from event to event, at a time that only moves when told."""
-
-    def __init__(self, hosted: bool = True, ledger: Ledger | None = None, **wishes: Any) -> None:
-        self.ledger = ledger or Ledger("sched", LIMITS)
-        self.now = 1000.0
-        kernel = None if hosted else "kernel-of-somebody"
-        self.out = self.ledger.handle(
-            ev.Requested(id="x", name="train", owner="me", request=Request(gpus=2, **wishes), kernel_id=kernel),
-            self.now,
-        )
-        self.entry = self.ledger.entries["x"]
-
-    def __call__(self, event: type[Event], **fields: Any) -> list[Instruction]:
-        self.out = self.ledger.handle(event(id="x", **fields), self.now)
-        return self.work
-
-    def wake(self, seconds: float) -> list[Instruction]:
-        self.now += seconds
-        return self(ev.Woken)
-
-    @property
-    def work(self) -> list[Instruction]:
-        """What there is to do, besides saying it."""
-        return [what for what in self.out if not isinstance(what, ev.Save | ev.Notify | ev.Publish | ev.Wake)]
-
-    @property
-    def it(self):
-        return self.entry.allocation
-
-    @property
-    def held(self) -> dict[str, int]:
-        return {uuid: size for claim in self.ledger.claims("n1") for uuid, size in claim.gpus.items()}
-
-    def prepare(self) -> Unit:
-        [prepare] = self(ev.Placed, placement=HERE)
-        return self.prepared(prepare)
-
-    def prepared(self, prepare: Instruction) -> Unit:
-        assert isinstance(prepare, ev.Prepare)
-        unit = Unit(id=f"U{self.entry.units}", name=prepare.launch.name, node="n1", allocation="x")
-        self(ev.Prepared, unit=unit)
-        return unit
-
-    def run(self) -> Unit:
-        unit = self.prepare()
-        self(ev.LaunchAsked)
-        self(ev.UnitStarted, ports=(1, 2, 3, 4, 5))
-        self(ev.KernelReady, kernel_id="k")
-        if self.entry.hosted:
-            self(ev.KernelStarted, kernel_id="k")
-        assert self.it.state is State.RUNNING
-        return unit
-
-
-def kinds(instructions: list[Instruction]) -> list[type[Instruction]]:
-    return [type(what) for what in instructions]
-
+from jupyter_gpufit.scheduling.allocations import Ledger, Overcommitted
+from jupyter_gpufit.scheduling.events import Failure, Work
 
 # --- the usual life
 
@@ -468,6 +402,10 @@ def test_a_restart_on_a_node_that_does_not_answer_may_be_tried_again() -> None:
     life(ev.StopAsked)
     life(ev.UnitGone)
     life(ev.RestartAsked)
+    for pause in (1, 2):  # a moment's silence is nothing
+        assert life(ev.PrepareFailed, failure=Failure.UNREACHABLE, message="n1 does not answer") == []
+        assert life.wake(pause) == [ev.StopUnit(id="x", node="n1", unit=None)]
+        assert kinds(life(ev.UnitGone)) == [ev.Prepare]
     assert life(ev.PrepareFailed, failure=Failure.UNREACHABLE, message="n1 does not answer") == []
     assert not life.entry.restarting
     assert life.held
@@ -501,6 +439,41 @@ def test_stop_asked_during_a_restart_cancels_it_and_keeps_the_gpus() -> None:
     assert kinds(life.wake(30)) == [ev.StopKernel]
 
 
+def test_how_a_kernel_died_is_told_until_somebody_ends_the_next_one() -> None:
+    life = Life()
+    unit = life.run()
+    life(ev.UnitExited, unit=unit.id, message="killed for memory")
+    assert life.it.message == "killed for memory"
+    life(ev.StopAsked)
+    life(ev.UnitGone)
+    told = "killed for memory; its last lines were:\nout of memory"
+    [prepare] = life(ev.RestartAsked, died=told)
+    assert life.it.message == told
+    life.prepared(prepare)
+    life(ev.LaunchAsked)
+    life(ev.UnitStarted)
+    life(ev.KernelReady, kernel_id="k")
+    assert (life.it.state, life.it.message, life.it.progress) == (State.RUNNING, told, None)
+    life(ev.StopAsked)
+    assert life.it.message == ""
+    life(ev.UnitGone)
+    life.wake(30)
+    assert life.it.message == "its kernel was stopped; nobody restarted it within 30 s"
+
+
+def test_a_restart_by_hand_has_no_death_to_tell_of() -> None:
+    life = Life()
+    life.run()
+    life(ev.StopAsked)
+    life(ev.UnitGone)
+    [prepare] = life(ev.RestartAsked)
+    life.prepared(prepare)
+    life(ev.LaunchAsked)
+    life(ev.UnitStarted)
+    life(ev.KernelReady, kernel_id="k")
+    assert (life.it.state, life.it.message) == (State.RUNNING, "")
+
+
 def test_a_failed_launch_of_a_restart_ends_it() -> None:
     life = Life()
     life.run()
@@ -532,18 +505,6 @@ def test_a_node_that_does_not_answer_keeps_its_gpus_reserved_until_it_does() -> 
     assert (life.it.state, life.it.reason, life.it.message) == (State.ENDED, EndReason.RELEASED, "")
 
 
-def test_a_node_that_is_gone_for_too_long_is_given_up() -> None:
-    life = Life(hosted=False)
-    life.run()
-    life(ev.ReleaseAsked)
-    life(ev.KernelStopped)
-    life(ev.StopFailed, failure=Failure.UNREACHABLE, message="n1 does not answer")
-    life.wake(600)
-    life(ev.StopFailed, failure=Failure.UNREACHABLE, message="n1 does not answer")
-    assert (life.it.state, life.it.reason, life.held) == (State.ENDED, EndReason.NODE_LOST, {})
-    assert "'n1' did not answer for 10 m" in life.it.message
-
-
 def test_a_unit_that_cannot_be_removed_blocks_its_gpus_visibly_and_for_as_long_as_it_takes() -> None:
     life = Life(hosted=False)
     life.run()
@@ -555,41 +516,3 @@ def test_a_unit_that_cannot_be_removed_blocks_its_gpus_visibly_and_for_as_long_a
     assert life.it.state is State.STOPPING
     assert "device or resource busy" in life.it.message
     assert life.held
-
-
-# --- after a crash
-
-
-@pytest.mark.parametrize("step", ["placed", "prepared", "running", "stopping"])
-def test_what_a_dead_scheduler_held_stays_reserved_until_it_is_gone(step: str) -> None:
-    life = Life()
-    if step == "placed":
-        life(ev.Placed, placement=HERE)
-    elif step == "prepared":
-        life.prepare()
-    else:
-        life.run()
-    if step == "stopping":
-        life(ev.ReleaseAsked, message="enough")
-    after = Ledger("another id", LIMITS)
-    out = after.restore([life.entry], 2000, "the server died")
-    assert [what for what in out if isinstance(what, ev.StopUnit)] == [ev.StopUnit(id="x", node="n1", unit=None)]
-    assert any(isinstance(what, ev.Publish) for what in out)
-    [claim] = after.claims("n1")
-    assert (claim.gpus, claim.scheduler) == ({"G0": 8, "G1": 8}, "another id")
-    after.handle(ev.UnitGone(id="x"), 2001)
-    ended = after.entries["x"].allocation
-    assert (ended.state, after.claims("n1")) == (State.ENDED, [])
-    expected = (EndReason.RELEASED, "enough") if step == "stopping" else (EndReason.FAILED, "the server died")
-    assert (ended.reason, ended.message) == expected
-
-
-def test_a_request_that_was_waiting_when_the_scheduler_died_has_nothing_to_undo() -> None:
-    life = Life(wait="1h")
-    life(ev.NotPlaced, message="nothing fits")
-    after = Ledger("another id", LIMITS)
-    out = after.restore([life.entry], 2000, "the server died")
-    assert kinds(out) == [ev.Save, ev.Notify]
-    assert after.entries["x"].state is State.ENDED
-    after.forget("x")
-    assert after.entries == {}

@@ -10,17 +10,17 @@ from collections import Counter
 from dataclasses import dataclass
 
 import msgspec
-from hypothesis import HealthCheck, settings
+from helpers.fuzzing import effort
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from jupyter_gpufit.models import Allocation, EndReason, Placement, Request, State, Unit
+from jupyter_gpufit.models import Allocation, EndReason, Placement, Queued, Request, State, Unit
 from jupyter_gpufit.scheduling import events as ev
 from jupyter_gpufit.scheduling.allocations import Entry, Ledger, Limits
 from jupyter_gpufit.scheduling.events import Event, Failure, Instruction, Work
 
 NODES = {"a": 2, "b": 3}
-LIMITS = Limits(attempts=3, lost_after=200, retry_most=8)
+LIMITS = Limits(attempts=3, lost_after=200, retry_most=8, warn_before=(60, 20))
 WORK = {
     ev.Place: Work.PLACE,
     ev.Prepare: Work.PREPARE,
@@ -28,6 +28,7 @@ WORK = {
     ev.StartUnit: Work.START_UNIT,
     ev.StopKernel: Work.STOP_KERNEL,
     ev.StopUnit: Work.STOP_UNIT,
+    ev.TakeBack: Work.TAKE_BACK,
 }
 ORDER = list(State)
 
@@ -59,11 +60,24 @@ class World(RuleBasedStateMachine):
         self.told: dict[str, Allocation] = {}
         self.ended: dict[str, Entry] = {}
         self.alarms: set[tuple[float, str]] = set()
+        self.silent: dict[str, bool] = {}
+        """Nodes whose engine does not answer, and whether their reporter does."""
+        self.silent_since: dict[str, float] = {}
+        """Since when neither answers, as this scheduler knows it."""
+        self.broken: set[str] = set()
+        """GPUs."""
+        self.remembered: set[str] = set()
+        """Allocations whose kernel another scheduler could take back."""
+        self.crashes = 0
+        self.set_by = 0.0
+        """By how much the clock is being set."""
 
     # --- the scheduler's part, in short
 
     def send(self, event: Event) -> None:
         self.do(self.ledger.handle(event, self.now))
+        if event.id in self.ended:
+            self.ledger.forget(event.id)
 
     def do(self, instructions: list[Instruction]) -> None:
         for what in instructions:
@@ -73,6 +87,8 @@ class World(RuleBasedStateMachine):
                 self.under_way[what.id, work] = what
                 entry = self.ledger.entries[what.id]
                 assert entry.live or work in (Work.STOP_KERNEL, Work.STOP_UNIT), f"{work} of one that ends"
+                if isinstance(what, ev.StopUnit):
+                    assert entry.allocation.reason is not EndReason.NODE_LOST, "nobody is there to stop it"
                 if isinstance(what, ev.Prepare):
                     assert what.launch.name not in self.names, "a unit's name used twice"
                     self.names.add(what.launch.name)
@@ -95,10 +111,18 @@ class World(RuleBasedStateMachine):
             assert before.version < now.version
             assert ORDER.index(before.state) <= ORDER.index(now.state), "states come in one order"
             if before.state is State.RUNNING and now.state is State.RUNNING:
-                assert (before.node, before.gpus, before.expires) == (now.node, now.gpus, now.expires)
+                assert (before.node, before.gpus) == (now.node, now.gpus)
+                assert (before.expires is None) == (now.expires is None)
+                assert before.expires is None or before.expires <= now.expires - self.set_by, "time is only added"
+        if now.reason is EndReason.NODE_LOST and (before is None or before.reason is not EndReason.NODE_LOST):
+            since = self.silent_since.get(str(now.node))
+            assert since is not None, "given up, although somebody there answers"
+            assert self.now - since >= LIMITS.lost_after
         self.told[entry.id] = now
         if now.state is State.ENDED:
             self.ended[entry.id] = entry
+            self.remembered.discard(entry.id)
+            del self.saved[entry.id]
 
     def mount_check(self, what: ev.Prepare) -> None:
         [claim] = [claim for claim in self.ledger.claims(what.node) if claim.allocation == what.id]
@@ -118,17 +142,24 @@ class World(RuleBasedStateMachine):
         hosted=st.booleans(),
         wait=st.sampled_from([None, 60]),
         time=st.sampled_from([None, 100]),
+        priority=st.sampled_from([0, 0, 1]),
     )
-    def request(self, gpus: int, shared: bool, hosted: bool, wait: int | None, time: int | None) -> None:
+    def request(self, gpus: int, shared: bool, hosted: bool, wait: int | None, time: int | None, priority: int) -> None:
         self.count += 1
-        request = Request(gpus=gpus, memory=8, shared=shared, wait=wait, time=time)
+        request = Request(gpus=gpus, memory=8, shared=shared, wait=wait, time=time, priority=priority)
         kernel = None if hosted else f"foreign-{self.count}"
         self.send(ev.Requested(id=f"x{self.count}", name="n", owner="me", request=request, kernel_id=kernel))
 
-    @precondition(lambda self: self.ledger.entries)
-    @rule(data=st.data(), kernel_gone=st.booleans())
-    def release(self, data: st.DataObject, kernel_gone: bool) -> None:
-        self.send(ev.ReleaseAsked(id=self.pick(data), kernel_gone=kernel_gone))
+    @precondition(lambda self: len(self.ledger.entries) > 1)
+    @rule(data=st.data(), how=st.sampled_from(["asked", "kernel gone", "kernel failed", "idle"]))
+    def ends(self, data: st.DataObject, how: str) -> None:
+        id = self.pick(data)
+        if how == "kernel failed":
+            self.send(ev.KernelFailed(id=id, message="it never answered"))
+        elif how != "idle":
+            self.send(ev.ReleaseAsked(id=id, kernel_gone=how == "kernel gone"))
+        elif self.ledger.entries[id].allocation.warning_kind == "idle":
+            self.send(ev.ReleaseAsked(id=id, reason=EndReason.IDLE, message="it did nothing"))
 
     @precondition(lambda self: self.ledger.entries)
     @rule(data=st.data(), event=st.sampled_from([ev.StopAsked, ev.RestartAsked, ev.LaunchAsked]))
@@ -143,12 +174,24 @@ class World(RuleBasedStateMachine):
     def kernel_answers(self, data: st.DataObject) -> None:
         id = self.pick(data)
         if self.ledger.entries[id].launched:
+            self.remembered.add(id)  # the provisioner does so just before
             self.send(ev.KernelReady(id=id, kernel_id="k"))
 
     @precondition(lambda self: self.ledger.entries)
-    @rule(data=st.data())
-    def kernel_fails(self, data: st.DataObject) -> None:
-        self.send(ev.KernelFailed(id=self.pick(data), message="it never answered"))
+    @rule(data=st.data(), seconds=st.sampled_from([1, 50, 200]))
+    def extend(self, data: st.DataObject, seconds: int) -> None:
+        id = self.pick(data)
+        before = self.ledger.entries[id].allocation
+        self.send(ev.ExtendAsked(id=id, seconds=seconds))
+        now = self.ledger.entries[id].allocation
+        if before.state is State.RUNNING and before.expires is not None:
+            assert now.expires == before.expires + seconds
+            assert now.warning_kind in ("", "gpu"), "a broken GPU stays broken"
+
+    @precondition(lambda self: self.ledger.entries)
+    @rule(data=st.data(), event=st.sampled_from([ev.Idled, ev.Stirred]))
+    def idleness(self, data: st.DataObject, event: type[Event]) -> None:
+        self.send(event(id=self.pick(data), **({"until": self.now + 60} if event is ev.Idled else {})))
 
     @precondition(lambda self: any(box.running for box in self.boxes.values()))
     @rule(data=st.data())
@@ -157,16 +200,77 @@ class World(RuleBasedStateMachine):
         box.running = False
         self.send(ev.UnitExited(id=box.unit.allocation, unit=box.unit.id, message="it died"))
 
+    @precondition(lambda self: self.live())
     @rule(seconds=st.sampled_from([0.5, 5, 40, 130, 400]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
         for alarm in sorted(alarm for alarm in self.alarms if alarm[0] <= self.now):
             self.alarms.discard(alarm)
             self.send(ev.Woken(id=alarm[1]))
+        for entry in self.live():
+            assert min(entry.deadlines.values(), default=self.now + 1) > self.now, "slept through it"
+            if entry.state is State.RUNNING and entry.allocation.expires is not None:
+                assert entry.allocation.expires > self.now
 
-    @rule()
-    def room(self) -> None:
-        self.do(self.ledger.retry_waiting(self.now))
+    @precondition(lambda self: self.live())
+    @rule(seconds=st.sampled_from([-3600, -10, 10, 3600]))
+    def clock_is_set(self, seconds: float) -> None:
+        """Nothing happens by that, sooner or later."""
+        left = {entry.id: {what: at - self.now for what, at in entry.deadlines.items()} for entry in self.live()}
+        self.now += seconds
+        self.set_by = seconds
+        self.silent_since = {node: since + seconds for node, since in self.silent_since.items()}
+        self.do(self.ledger.clock_set(seconds, self.now))
+        self.set_by = 0.0
+        for entry in self.live():
+            assert left[entry.id] == {what: at - self.now for what, at in entry.deadlines.items()}
+            if entry.state is State.RUNNING and "expire" in entry.deadlines:
+                assert entry.deadlines["expire"] == entry.allocation.expires
+        self.time_passes(0)
+
+    @precondition(lambda self: self.ledger.queue())
+    @rule(data=st.data())
+    def room(self, data: st.DataObject) -> None:
+        """There may be room: those that wait are told where they stand, and placed, all or those before one."""
+        queue = self.ledger.queue()
+        assert [entry.rank for entry in queue] == sorted(entry.rank for entry in queue)
+        for place, entry in enumerate(queue, 1):
+            said = Queued(position=place, of=len(queue), until=self.now, missing="2 GPUs more")
+            self.send(ev.Ranked(id=entry.id, queue=said))
+        before = data.draw(st.sampled_from([None, *(entry.id for entry in queue)]))
+        self.do(self.ledger.retry_waiting(self.now, None if before is None else self.ledger.entries[before]))
+
+    # --- what becomes of nodes
+
+    @precondition(lambda self: any(entry.allocation.node for entry in self.live()))
+    @rule(data=st.data(), what=st.sampled_from(["silent", "silent, reports", "answers", "answers", "gpu"]))
+    def node_changes(self, data: st.DataObject, what: str) -> None:
+        node = data.draw(st.sampled_from(sorted({str(each.allocation.node) for each in self.live()} - {"None"})))
+        if what == "gpu":
+            self.broken ^= {data.draw(st.sampled_from([f"{node}0", f"{node}1"]))}
+        elif what == "answers":
+            self.silent.pop(node, None)
+        else:
+            self.silent[node] = what == "silent, reports"
+        if self.silent.get(node, True):
+            self.silent_since.pop(node, None)
+        else:
+            self.silent_since.setdefault(node, self.now)
+        self.tell_of_nodes()
+
+    def tell_of_nodes(self) -> None:
+        """What `Execution` does when something changed on a node; also for what has been placed there since."""
+        for id, entry in list(self.ledger.entries.items()):
+            node = entry.allocation.node
+            if node is None or entry.state is State.ENDED:
+                continue
+            if node in self.silent:
+                self.send(ev.NodeSilent(id=id, why="no answer", reporting=self.silent[node]))
+            elif entry.allocation.unreachable_since is not None:
+                self.send(ev.NodeHeard(id=id))
+            broken = {uuid: "lost" for uuid in entry.allocation.gpus if uuid in self.broken}
+            if broken != entry.broken:
+                self.send(ev.GpusChanged(id=id, broken=broken))
 
     # --- what comes of the work
 
@@ -176,15 +280,46 @@ class World(RuleBasedStateMachine):
         id, work = data.draw(st.sampled_from(sorted(self.under_way)))
         self.come_back(id, work, lambda options: data.draw(st.sampled_from(options)))
 
+    @precondition(lambda self: self.ledger.entries)
+    @rule(data=st.data())
+    def goes_well(self, data: st.DataObject) -> None:
+        """One comes to run, if nothing is in the way: far into a life, where chance alone seldom leads."""
+        id = self.pick(data)
+        for _ in range(8):
+            entry = self.ledger.entries.get(id)
+            if entry is None or not entry.live or (entry.state is State.RUNNING and not entry.busy):
+                return
+            if works := sorted(entry.busy - {Work.START_KERNEL}):
+                self.come_back(id, works[0], lambda options: options[0])
+            elif entry.prepared:
+                self.send(ev.LaunchAsked(id=id))
+            elif Work.START_KERNEL in entry.busy and entry.launched:
+                self.come_back(id, Work.START_KERNEL, lambda options: options[0])
+            elif entry.launched:
+                self.remembered.add(id)
+                self.send(ev.KernelReady(id=id, kernel_id="k"))
+
     def come_back(self, id: str, work: Work, choose) -> None:
         what = self.under_way[id, work]
         ways = ["good", "bad"] + (["cancelled"] * 3 if (id, work) in self.cancelled else [])
+        silent = isinstance(what, ev.Prepare | ev.StartUnit | ev.StopUnit) and self.node_of(what) in self.silent
+        if silent:
+            ways.remove("good")
         way = choose(ways)
         failures = [Failure.CANCELLED] if way == "cancelled" else [f for f in Failure if f is not Failure.CANCELLED]
+        if silent and way == "bad":
+            failures = [Failure.UNREACHABLE]
         if isinstance(what, ev.Place):
-            placement = self.place(what) if way == "good" else None
+            placement = self.place(what) if way == "good" and id in self.ledger.entries else None
             if placement is not None:
-                self.back(id, work, ev.Placed, placement=placement)
+                waits = [entry.id for entry in self.ledger.queue() if entry.id != id]
+                overtakes = choose([None, *waits])
+                before = {waiting: self.ledger.entries[waiting].overtaken for waiting in waits}
+                self.back(id, work, ev.Placed, placement=placement, overtakes=overtakes)
+                if id in self.ledger.entries and self.ledger.entries[id].live:
+                    for waiting in waits:
+                        assert self.ledger.entries[waiting].overtaken == before[waiting] + (waiting == overtakes)
+                self.tell_of_nodes()
             else:
                 self.back(id, work, ev.NotPlaced, message="nothing fits", never=choose([False, False, True]))
         elif isinstance(what, ev.Prepare):
@@ -192,7 +327,7 @@ class World(RuleBasedStateMachine):
                 self.back(id, work, ev.Prepared, unit=self.make(what).unit)
             else:
                 failure = choose(failures)
-                if failure not in (Failure.CLAIM_LOST, Failure.ERROR) and choose([True, False]):
+                if failure not in (Failure.CLAIM_LOST, Failure.ERROR, Failure.UNFIT) and choose([True, False]):
                     self.make(what).debris = failure is Failure.UNREACHABLE  # it is there, and nobody knows
                 self.back(id, work, ev.PrepareFailed, failure=failure, message="no unit")
         elif isinstance(what, ev.StartUnit):
@@ -204,12 +339,18 @@ class World(RuleBasedStateMachine):
             else:
                 self.back(id, work, ev.UnitStartFailed, failure=choose(failures), message="no start", logs="lines\n")
         elif isinstance(what, ev.StartKernel):
-            if way == "good" and self.ledger.entries[id].launched:
+            if way == "good" and id in self.ledger.entries and self.ledger.entries[id].launched:
+                self.remembered.add(id)
                 self.back(id, work, ev.KernelStarted, kernel_id="k")
             else:
                 self.back(id, work, ev.KernelStartFailed, failure=choose(failures), message="no kernel")
         elif isinstance(what, ev.StopKernel):
             self.back(id, work, ev.KernelStopped)
+        elif isinstance(what, ev.TakeBack):
+            if way == "good":
+                self.back(id, work, ev.TakenBack, kernel_id="k")
+            else:
+                self.back(id, work, ev.TakeBackFailed, failure=choose(failures), message="it is another's")
         elif isinstance(what, ev.StopUnit):
             if way == "good":
                 self.remove(what)
@@ -218,16 +359,20 @@ class World(RuleBasedStateMachine):
                 failure = choose([Failure.UNREACHABLE, Failure.ERROR])
                 self.back(id, work, ev.StopFailed, failure=failure, message="it is still there")
 
+    def node_of(self, what: ev.Prepare | ev.StartUnit | ev.StopUnit) -> str:
+        return what.unit.node if isinstance(what, ev.StartUnit) else what.node
+
     def place(self, what: ev.Place) -> Placement | None:
         request = self.ledger.entries[what.id].allocation.request
         for node, count in NODES.items():
-            if node in what.avoid:
+            if node in what.avoid or node in self.silent:
                 continue
             claims = self.ledger.claims(node)
             free = [
                 uuid
                 for uuid in (f"{node}{i}" for i in range(count))
-                if all(uuid not in claim.gpus or (claim.shared and request.shared) for claim in claims)
+                if uuid not in self.broken
+                and all(uuid not in claim.gpus or (claim.shared and request.shared) for claim in claims)
             ]
             if len(free) >= request.gpus:
                 return Placement(node=node, gpus=tuple(free[: request.gpus]), memory=request.sizes)
@@ -250,6 +395,7 @@ class World(RuleBasedStateMachine):
 
     # --- the process dies
 
+    @precondition(lambda self: self.live())
     @rule()
     def crash(self) -> None:
         """`kill -9`, and a new scheduler on the same store. What was under way may have done its part, or not."""
@@ -259,11 +405,34 @@ class World(RuleBasedStateMachine):
             if work is Work.START_UNIT and what.unit.id in self.boxes and len(self.under_way) % 2:
                 self.boxes[what.unit.id].running = True
         self.under_way, self.cancelled, self.alarms, self.published = {}, set(), set(), {}
-        entries = [msgspec.json.decode(data, type=Entry) for data in self.saved.values()]
-        self.ledger = Ledger(f"s{self.count}", LIMITS)
-        self.do(self.ledger.restore(entries, self.now, "the server died"))
-        for id, entry in self.ledger.entries.items():
-            assert entry.state in (State.STOPPING, State.ENDED), id
+        left = {id: msgspec.json.decode(data, type=Entry) for id, data in self.saved.items()}
+        self.told = {id: entry.allocation for id, entry in left.items()}
+        self.crashes += 1
+        self.ledger = Ledger(f"s{self.crashes}", LIMITS)
+        self.do(self.ledger.restore(left.values(), self.now, "the server died", self.remembered))
+        for id in [id for id in self.ended if id in self.ledger.entries]:
+            self.ledger.forget(id)
+        # This scheduler knows nothing yet of how long a node has been silent.
+        self.silent_since = dict.fromkeys((node for node, reporting in self.silent.items() if not reporting), self.now)
+        for id, before in left.items():
+            entry = self.ledger.entries.get(id) or self.ended[id]
+            self.taken_up_as_it_has_to_be(before, entry)
+        self.tell_of_nodes()
+
+    def taken_up_as_it_has_to_be(self, before: Entry, entry: Entry) -> None:
+        was, now = before.allocation, entry.allocation
+        assert (now.created, now.owner, now.name, now.request) == (was.created, was.owner, was.name, was.request)
+        runs = was.unit is not None and before.launched and not before.restarting and not before.stop_wanted
+        if was.state is State.RUNNING and runs and entry.id in self.remembered:
+            assert (now.state, now.node, now.gpus, now.unit) == (State.RUNNING, was.node, was.gpus, was.unit)
+            assert (now.expires, now.kernel_id) == (was.expires, was.kernel_id)
+            assert entry.busy == {Work.TAKE_BACK}
+            assert now.expires is None or entry.deadlines["expire"] == now.expires
+        elif before.queued and before.hosted:
+            assert (entry.queued, entry.rank) == (True, before.rank)
+            assert entry.deadlines["wait"] == was.created + was.request.wait
+        else:
+            assert entry.state in (State.STOPPING, State.ENDED)
 
     def pick(self, data: st.DataObject) -> str:
         return data.draw(st.sampled_from(sorted(self.ledger.entries)))
@@ -336,17 +505,34 @@ class World(RuleBasedStateMachine):
             assert peace or entry.busy or entry.waiting or (entry.deadlines and entry.id in alarms), entry
 
     @invariant()
+    def what_is_shown_is_so(self) -> None:
+        for entry in self.live():
+            now = entry.allocation
+            assert now.queue is None or entry.queued
+            assert (now.unreachable_since is not None) == (now.node in self.silent and now.node is not None)
+            assert not now.warning or entry.live
+            if now.state is State.RUNNING and entry.live and set(now.gpus) & self.broken:
+                assert entry.broken, "it does not say that its GPU is broken"
+
+    @invariant()
+    def nobody_holds_for_ever_what_ends_some_day(self) -> None:
+        for id, end in self.ledger.ends(self.now).items():
+            assert end >= self.now
+            assert self.ledger.entries[id].allocation.node is not None
+
+    @invariant()
     def what_ended_is_settled(self) -> None:
         for entry in self.ended.values():
             now = entry.allocation
             assert now.reason is not None
             assert now.ended is not None
-            assert now.unit is None
+            assert (now.unit, now.queue, now.unreachable_since, now.warning) == (None, None, None, "")
             assert not entry.busy
-            assert msgspec.json.decode(self.saved[entry.id], type=Entry).allocation == now
 
     def teardown(self) -> None:
         """Everything is released, and from now on all goes well: everything ends, and nothing is left."""
+        self.silent, self.silent_since = {}, {}
+        self.tell_of_nodes()
         for entry in self.live():
             self.send(ev.ReleaseAsked(id=entry.id))
         for _ in range(200):
@@ -361,7 +547,5 @@ class World(RuleBasedStateMachine):
             assert box.debris or self.given_up(box)
 
 
-World.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
-)
+World.TestCase.settings = effort(150, stateful_step_count=60)
 TestWorld = World.TestCase

@@ -496,13 +496,19 @@ async def test_a_death_that_is_repaired_in_time_goes_on() -> None:
     async with Lab(node("a"), limits=replace(QUICK, restart_within=30)) as lab:
         allocation = await lab.external()
         [unit] = lab.engines["a"].containers
-        lab.engines["a"].crash(unit, 1)
+        lab.engines["a"].crash(unit, 1, logs="the first one's\n")
         await lab.scheduler.stop_unit(allocation.id)
-        await lab.scheduler.restart_unit(allocation.id)
+        assert await lab.scheduler.logs(allocation.id, 1) == "the first one's\n"
+        await lab.scheduler.restart_unit(allocation.id, "it crashed")
         assert lab.scheduler.exit_code(allocation.id) is None
         await lab.scheduler.launch(allocation.id, ["python"], {}, {})
         again = await lab.scheduler.ready(allocation.id, "foreign")
-        assert (again.state, again.message) == (State.RUNNING, "")
+        assert (again.state, again.message) == (State.RUNNING, "it crashed")
+        [unit] = lab.engines["a"].containers
+        lab.engines["a"].containers[unit].logs = ""
+        lab.engines["a"].crash(unit, 1)
+        await lab.scheduler.stop_unit(allocation.id)
+        assert await lab.scheduler.logs(allocation.id) == "", "not those of the one before"
 
 
 async def test_a_restart_that_fails_ends_it_and_says_why() -> None:
@@ -729,11 +735,13 @@ async def test_a_node_that_comes_back_after_it_was_given_up_is_cleaned() -> None
     async with Lab(node("a"), limits=replace(QUICK, lost_after=0.1)) as lab:
         allocation = await lab.running()
         lab.engines["a"].reachable = False
+        lab.launchers[0].on_trouble("its engine does not answer")
+        lab.cluster.put(replace(node("a"), reporting=False))
         ended = await lab.end(allocation.id)
         assert ended.reason is EndReason.NODE_LOST
         assert len(lab.engines["a"].containers) == 1
         lab.engines["a"].reachable = True
-        lab.engines["a"].changed()
+        lab.launchers[0].on_trouble(None)
         await eventually(lambda: not lab.engines["a"].containers)
 
 

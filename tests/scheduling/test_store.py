@@ -255,3 +255,94 @@ async def test_an_opening_that_is_cancelled_lets_go_of_the_file(tmp_path: Path) 
     store, _ = await Store.open(tmp_path)
     assert store.path == tmp_path / "gpufit.sqlite"
     await store.close()
+
+
+async def test_memories_are_kept_beside_their_entry_and_go_when_told(tmp_path: Path) -> None:
+    store, _ = await Store.open(tmp_path)
+    store.save(entry("x"))
+    store.remember("x", "kernel", b"key of x")
+    store.remember("x", "sessions", b"s")
+    store.remember("x", "kernel", b"newer key of x")
+    store.remember("y", "kernel", b"key of y")
+    store.forget_memories("y")
+    assert store.memories == {"x": {"kernel": b"newer key of x", "sessions": b"s"}}
+    await store.close()
+    store, _ = await Store.open(tmp_path)
+    assert store.memories == {"x": {"kernel": b"newer key of x", "sessions": b"s"}}
+    store.remember("x", "sessions", None)
+    await store.close()
+    store, _ = await Store.open(tmp_path)
+    assert store.memories == {"x": {"kernel": b"newer key of x"}}
+    await store.close()
+
+
+async def test_what_is_forgotten_is_overwritten(tmp_path: Path) -> None:
+    store, _ = await Store.open(tmp_path)
+    secret = b"the key of a kernel" * 50
+    store.remember("x", "kernel", secret)
+    await store.flush()
+    assert b"the key of a kernel" in content(tmp_path)
+    store.forget_memories("x")
+    await store.flush()
+    assert b"the key of a kernel" not in content(tmp_path), "while it is open"
+    await store.close()
+    assert b"the key of a kernel" not in content(tmp_path)
+
+
+def content(directory: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in directory.iterdir())
+
+
+async def test_memories_of_a_dead_scheduler_are_taken_over_and_are_not_left_there(tmp_path: Path) -> None:
+    first, _ = await Store.open(tmp_path)
+    dead, _ = await Store.open(tmp_path)
+    dead.save(entry("left"))
+    dead.remember("left", "kernel", b"the key of a kernel")
+    await dead.close()
+    await first.close()
+    heir, entries = await Store.open(tmp_path)
+    assert ([each.id for each in entries], heir.memories) == (["left"], {"left": {"kernel": b"the key of a kernel"}})
+    assert heir.path == first.path
+    assert dead.path is not None
+    assert b"the key" not in dead.path.read_bytes()
+    await heir.close()
+
+
+async def test_a_file_of_the_version_before_is_taken_up(tmp_path: Path) -> None:
+    store, _ = await Store.open(tmp_path)
+    store.save(entry("x"))
+    await store.close()
+    with sqlite3.connect(tmp_path / "gpufit.sqlite") as connection:
+        connection.execute("DROP TABLE memories")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    store, entries = await Store.open(tmp_path)
+    assert entries == [entry("x")]
+    store.remember("x", "kernel", b"k")
+    await store.close()
+    store, _ = await Store.open(tmp_path)
+    assert store.memories == {"x": {"kernel": b"k"}}
+    await store.close()
+
+
+async def test_embedded_schedulers_have_files_of_their_own(tmp_path: Path) -> None:
+    server, _ = await Store.open(tmp_path)
+    server.save(entry("of-server"))
+    await server.close()
+    program, entries = await Store.open(tmp_path, embedded=True)
+    assert (entries, program.path) == ([], tmp_path / "embedded.sqlite")
+    other, _ = await Store.open(tmp_path, embedded=True)
+    assert other.path == tmp_path / "embedded-2.sqlite"
+    assert server.scheduler not in other.schedulers
+    program.save(entry("of-program"))
+    other.save(entry("of-other"))
+    await program.close()
+    next_program, entries = await Store.open(tmp_path, embedded=True)
+    assert [each.id for each in entries] == ["of-program"], "and not what is in use, or a server's"
+    await next_program.close()
+    next_server, entries = await Store.open(tmp_path)
+    assert {each.id for each in entries} == {"of-server", "of-program"}
+    assert program.scheduler in next_server.schedulers
+    assert other.scheduler not in next_server.schedulers
+    await next_server.close()
+    await other.close()

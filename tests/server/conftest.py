@@ -39,8 +39,10 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def make_office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeOffice:
     @asynccontextmanager
-    async def make(config: Mapping[str, Mapping[str, Any]] | None = None, **options: Any) -> AsyncIterator[Office]:
-        parts = Parts()
+    async def make(
+        config: Mapping[str, Mapping[str, Any]] | None = None, parts: Parts | None = None, **options: Any
+    ) -> AsyncIterator[Office]:
+        parts = parts or Parts()
         monkeypatch.setattr(extension_module, "open_service", parts.open)
         settings = {"GpufitExtension": {"owner": "ada"}, **(config or {})}
         async with server_here(tmp_path, settings, extension=True, **options) as here, here.front() as front:

@@ -9,16 +9,12 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from helpers.contract import check, operations
+from helpers.fuzzing import effort
 from helpers.office import Office
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-SETTINGS = settings(
-    max_examples=150,
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+SETTINGS = effort(150)
 OPERATIONS = sorted(operations())
 
 text = st.text(st.characters(exclude_categories=()), max_size=30)
@@ -39,6 +35,7 @@ wishes = st.fixed_dictionaries(
         "image": text | anything,
         "time": st.floats() | st.sampled_from(["2h", "1d12h", "0s", "-1m", "1w"]) | anything,
         "wait": st.floats() | text | anything,
+        "priority": st.integers(-200, 200) | anything,
         "shared": st.booleans() | anything,
         "node": st.sampled_from(["*", "n?", "[", "[!", "n[1-2]", "\\"]) | anything,
         "model": st.sampled_from(["*fake*", "[[:alpha:]]", "(?P<"]) | anything,
@@ -50,6 +47,7 @@ wishes = st.fixed_dictionaries(
 bodies = (
     wishes.map(lambda value: json.dumps(value).encode())
     | anything.map(lambda value: json.dumps(value).encode())
+    | (st.floats() | st.sampled_from(["1h", "-1h"])).map(lambda value: json.dumps({"time": value}).encode())
     | st.binary(max_size=200)
     | st.builds(lambda value, cut: json.dumps(value).encode()[:cut], wishes, st.integers(0, 40))
 )

@@ -173,3 +173,21 @@ async def test_kernels_that_start_with_the_server(tmp_path: Path, simulated: Pat
         assert "no local kernel" in answer.json["message"]
         await notebook.shutdown()
         await front.allocation(made["id"], lambda one: one["state"] == "ended")
+
+
+async def test_the_doctor_looks_from_the_server(tmp_path: Path, simulated: Path) -> None:
+    config = {"GpufitExtension": {"inventory": str(simulated)}}
+    async with server_here(tmp_path, config, extension=True) as here, here.front() as front:
+        await ready(front)
+        await front.gpufit("POST", "nodes/small/doctor", {"deep": True}, expect=202)
+
+        async def done() -> bool:
+            answer = await front.gpufit("GET", "nodes/small/doctor?after=20&wait=4", expect=200)
+            assert answer.seconds < 5
+            return bool(answer.json["done"])
+
+        await eventually(done)
+        found = (await front.gpufit("GET", "nodes/small/doctor", expect=200)).json
+        right = [check["check"] for check in found["checks"] if check["verdict"] == "right"]
+        assert right == ["reporter", "report", "container", "ipykernel", "ports", "gpu", "kernel"], found
+        await ready(front)

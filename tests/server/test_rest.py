@@ -384,6 +384,7 @@ async def test_wrong_methods(office: Office) -> None:
             if (method, path) not in operations():
                 answer = await office.front.gpufit(method, re.sub(r"\{\w+\}", "x", path.lstrip("/")), {})
                 assert (answer.status, answer.json["error"]) == (405, "method-not-allowed"), (method, path, answer)
+                assert set(answer.headers["Allow"].split(", ")) == {verb for verb, at in operations() if at == path}
 
 
 async def test_other_paths(office: Office) -> None:
@@ -409,3 +410,49 @@ async def test_many_at_once(office: Office) -> None:
     assert len(set(held)) == 6
     await asyncio.gather(*(office.front.release(answer.json["id"]) for answer in answers if answer.status == 202))
     await eventually(lambda: not any(engine.containers for engine in office.parts.engines.values()))
+
+
+# --- the doctor
+
+
+async def test_a_node_is_looked_at_while_others_wait_for_the_findings(office: Office) -> None:
+    assert "has not been looked at" in (await call(office, "GET", "nodes/n1/doctor", expect=404)).json["message"]
+    office.parts.examined.clear()
+    begun = await call(office, "POST", "nodes/n1/doctor", {"deep": True}, expect=202)
+    assert begun.json == {"node": "n1", "deep": True, "done": False, "checks": []}
+    joined = await call(office, "POST", "nodes/n1/doctor", {}, expect=202)
+    assert joined.json["deep"], "the same one"
+    waiting = asyncio.create_task(call(office, "GET", "nodes/n1/doctor?after=0&wait=4", expect=200))
+    nothing = await call(office, "GET", "nodes/n1/doctor?wait=0.05", expect=200)
+    assert nothing.json["checks"] == []
+    office.parts.examined.set()
+    assert (await waiting).json["checks"][0]["check"] == "reporter"
+    done = await call(office, "GET", "nodes/n1/doctor?after=5&wait=4", expect=200)
+    assert done.json["done"]
+    assert done.json["checks"][1] == {
+        "check": "engine",
+        "verdict": "wrong",
+        "message": "it does not",
+        "fix": "sudo reboot",
+    }
+
+
+async def test_a_deep_look_does_not_join_a_shallow_one_and_none_outlives_the_server(office: Office) -> None:
+    office.parts.examined.clear()
+    await call(office, "POST", "nodes/n1/doctor", {}, expect=202)
+    refused = await call(office, "POST", "nodes/n1/doctor", {"deep": True}, expect=409)
+    assert "without `deep` just now" in refused.json["message"]
+    await call(office, "POST", "nodes/n2/doctor", {"deep": True}, expect=202)
+    await call(office, "POST", "nodes/n3/doctor", {}, expect=404)
+    await office.extension.stop_extension()
+    assert not [task for task in asyncio.all_tasks() if "gpufit doctor" in task.get_name()]
+
+
+async def test_a_look_that_fails_is_over(office: Office) -> None:
+    async def fails(*_: Any) -> Any:
+        raise RuntimeError("nobody foresaw this")
+
+    office.extension.rounds._examine = fails
+    await call(office, "POST", "nodes/n1/doctor", {}, expect=202)
+    over = await call(office, "GET", "nodes/n1/doctor?wait=4", expect=200)
+    assert over.json == {"node": "n1", "deep": False, "done": True, "checks": []}

@@ -1,13 +1,14 @@
 """`%gpufit` in a kernel that runs on the GPUs: what it holds, and the way back. The same notebook runs here from the
 top.
 
-Put into every unit as its `jupyter_gpufit` (in a container there is no other), so it depends on nothing but IPython and
-the standard library of Python 3.8. Where the whole package is installed, its `load_ipython_extension` uses this when it
-finds itself in such a kernel. It cannot reach the Jupyter server; it asks by opening a comm, which the server listens
-for.
+Put into every unit as its `jupyter_gpufit` (in a container there is no other), so it depends on nothing but IPython,
+`notices.py` and `completing.py` beside it, and the standard library of Python 3.8. Where the whole package is
+installed, its `load_ipython_extension` uses this when it finds itself in such a kernel. It cannot reach the Jupyter
+server; it asks by opening a comm, which the server listens for.
 
     comm_open  target_name "jupyter_gpufit"  data {"action": "detach" | "release", "allocation": id}
     ... with "all": true for `release --all`: all that the same person holds
+    ... {"action": "extend", "allocation": id, "time": "1h", "ask": id of the question}, answered by a notice
 
 Until that is done (the notebook leaves once this kernel has nothing left to do) the cells that are sent here meanwhile
 run here. One that counts on GPUs beyond that must not: `request` and the like say so, and *Run All* stops.
@@ -23,10 +24,14 @@ import time
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, NoReturn
+from uuid import uuid4
+
+from .completing import complete_no_longer, complete_with
+from .notices import Notices
 
 TARGET = "jupyter_gpufit"
 LOCAL_ONLY = ("nodes", "gpus", "allocations", "explain", "attach", "logs")
-VERBS = ("request", "detach", "release", *LOCAL_ONLY)
+VERBS = ("request", "extend", "detach", "release", *LOCAL_ONLY)
 
 OPTIONS = {
     "request": ("--memory", "--name", "--help"),
@@ -35,12 +40,16 @@ OPTIONS = {
 }
 """What can be completed after a verb; after the others what the last entry has."""
 
+ANSWERED_WITHIN = 5.0
+"""Seconds in which the server says whether there is more time."""
+
 LEAVES_WITHIN = 20.0
 """Seconds of idleness after which a `release` or `detach` that was asked for is done, or was never heard."""
 
 HELP = """%gpufit in a kernel that runs on the GPUs:
 
     %gpufit                     what this kernel holds
+    %gpufit extend 1h           an hour more, if its time is limited
     %gpufit detach              back to the notebook's local kernel; the GPUs stay held, and so do this kernel's
                                 variables
     %gpufit release             give the GPUs back, and back to the local kernel
@@ -115,10 +124,10 @@ MARK = "_gpufit_leaving"
 def load_ipython_extension(shell: Any) -> None:
     """`%load_ext jupyter_gpufit`, and `launch.py` at the kernel's start. Registering once more changes nothing."""
     unload_ipython_extension(shell)
-    held, leaving = Held(os.environ), Leaving(shell)
+    held, leaving, notices = Held(os.environ), Leaving(shell), Notices(shell)
 
     def gpufit(line: str) -> None:
-        run(held, line, leaving)
+        run(held, line, leaving, notices)
 
     def gpufit_cell(line: str, cell: str) -> None:
         # Only what `run_here` has left alone comes here.
@@ -134,7 +143,8 @@ def load_ipython_extension(shell: Any) -> None:
     shell.input_transformers_cleanup.append(run_here(held))
     for event, callback in (("pre_run_cell", leaving.before_cell), ("post_run_cell", leaving.after_cell)):
         shell.events.register(event, callback)
-    shell.__dict__["_gpufit_bootstrap"] = leaving
+    notices.begin()
+    shell.__dict__["_gpufit_bootstrap"] = leaving, notices
     complete_with(shell, lambda before: completions(held, before))
 
 
@@ -144,8 +154,9 @@ def unload_ipython_extension(shell: Any) -> None:
     transforms[:] = [transform for transform in transforms if getattr(transform, "gpufit", None) is None]
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("gpufit", None)
-    leaving = shell.__dict__.pop("_gpufit_bootstrap", None)
+    leaving, notices = shell.__dict__.pop("_gpufit_bootstrap", (None, None))
     if leaving is not None:
+        notices.end()
         for event, callback in (("pre_run_cell", leaving.before_cell), ("post_run_cell", leaving.after_cell)):
             shell.events.unregister(event, callback)
     complete_no_longer(shell)
@@ -177,7 +188,7 @@ PUSHES = ("--push", "--pull")  # of no effect: the names are here, and stay here
 HELPS = {"-h", "--help"}
 
 
-def run(held: Held, line: str, leaving: Leaving) -> None:
+def run(held: Held, line: str, leaving: Leaving, notices: Notices) -> None:
     """One `%gpufit …` line."""
     try:
         words = shlex.split(line)
@@ -191,6 +202,9 @@ def run(held: Held, line: str, leaving: Leaving) -> None:
     elif verb == "request":
         leaving.refuse(held)
         request(held, rest)
+    elif verb == "extend":
+        leaving.refuse(held)
+        extend(held, rest, notices)
     elif verb == "release":
         release(held, rest, leaving)
     elif verb == "detach":
@@ -254,15 +268,39 @@ def request(held: Held, words: list[str]) -> None:
     )
 
 
+def extend(held: Held, words: list[str], notices: Notices) -> None:
+    """`%gpufit extend [NAME] SPAN`; what cannot be meant for a span the server says."""
+    names, spans = words[:-1], words[-1:]
+    if len(names) > 1 or not spans or spans[0].startswith("-"):
+        usage("write how much more time: %gpufit extend 1h")
+    if names not in ([], [held.name], [held.allocation]):
+        usage(
+            f"this kernel holds {held.name!r} alone; {names[0]!r} is extended from the local kernel. {way_back(held)}"
+        )
+    question = uuid4().hex
+    answer = notices.answer(question, lambda: tell("extend", held, time=spans[0], ask=question), ANSWERED_WITHIN)
+    if answer is None:
+        usage(
+            "the server did not answer; say it in a line of its own, not inside a block, or in a terminal: "
+            f"jupyter gpufit extend {held.name} {spans[0]}"
+        )
+    text, error = answer
+    if error:
+        usage(text)
+    print(text)
+
+
 def ask(action: str, held: Held, leaving: Leaving, everything: bool = False) -> None:
-    """Ask the Jupyter server, which listens to what this kernel publishes."""
+    """Ask the Jupyter server for what is done once this cell is."""
+    tell(action, held, **({"all": True} if everything else {}))
+    leaving.begin(action)
+
+
+def tell(action: str, held: Held, **more: Any) -> None:
+    """Tell the Jupyter server, which listens to what this kernel publishes."""
     from comm import create_comm
 
-    data: dict[str, Any] = {"action": action, "allocation": held.allocation}
-    if everything:
-        data["all"] = True
-    create_comm(target_name=TARGET, data=data)
-    leaving.begin(action)
+    create_comm(target_name=TARGET, data={"action": action, "allocation": held.allocation, **more})
 
 
 def way_back(held: Held) -> str:
@@ -273,57 +311,6 @@ def way_back(held: Held) -> str:
 
 
 # --- completion
-
-
-LINE = re.compile(r"""\s*(?:[\w.,\s\[\]'"]+=(?!=)\s*)?(%gpufit\s.*)""")
-CELL = re.compile(r"(%%gpufit\s.*)")
-
-
-def words_before(text: str, line: int, column: int) -> str | None:
-    """The `%gpufit …` (or `%%gpufit …`, in the first line) that the cursor is at the end of, if it is."""
-    before = text.split("\n")[line][:column]
-    match = (CELL.fullmatch(before) if line == 0 else None) or LINE.fullmatch(before)
-    return None if match is None else match[1]
-
-
-def complete_with(shell: Any, find: Callable[[str], list[str]]) -> None:
-    """Complete what follows `%gpufit` and `%%gpufit` with what `find` gives for it (up to the cursor), and nothing else
-    beside. Also called by the local kernel's magics.
-
-    As a matcher of IPython's second API: what a `complete_command` hook gives is drowned by all names of Python.
-    """
-    completer = getattr(shell, "Completer", None)
-    try:
-        from IPython.core.completer import SimpleCompletion, context_matcher
-    except ImportError:  # before IPython 8.6
-        for key in ("%gpufit", "%%gpufit"):
-            shell.set_hook(
-                "complete_command",
-                lambda _shell, event: find(getattr(event, "text_until_cursor", "") or event.line),
-                str_key=key,
-            )
-        return
-    if completer is None:
-        return
-    complete_no_longer(shell)
-
-    @context_matcher(priority=100, identifier="jupyter_gpufit")  # type: ignore[untyped-decorator]
-    def gpufit(context: Any) -> Any:
-        before = words_before(context.full_text, context.cursor_line, context.cursor_position)
-        if before is None:
-            return {"completions": [], "suppress": False}
-        word = "" if before[-1].isspace() else before.split()[-1]
-        found = [SimpleCompletion(text, type="gpufit") for text in find(before)]
-        return {"completions": found, "suppress": bool(found), "matched_fragment": word, "ordered": True}
-
-    completer.custom_matchers.append(gpufit)
-
-
-def complete_no_longer(shell: Any) -> None:
-    """Undo `complete_with`. Idempotent."""
-    matchers = getattr(getattr(shell, "Completer", None), "custom_matchers", None)
-    if matchers is not None:
-        matchers[:] = [one for one in matchers if getattr(one, "matcher_identifier", None) != "jupyter_gpufit"]
 
 
 def completions(held: Held, before: str) -> list[str]:

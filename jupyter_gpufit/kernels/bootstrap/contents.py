@@ -1,6 +1,7 @@
-"""What is put into a unit: `launch.py`, which starts the kernel, and `attached.py`, which is its `%gpufit`.
+"""What is put into a unit: `launch.py`, which starts the kernel, `attached.py`, which is its `%gpufit`, and
+`notices.py`, by which it hears what is to come (`completing.py` is a part of the former).
 
-Both run there with no other package than ipykernel. This module, which does not run there, says what goes where.
+They run there with no other package than ipykernel. This module, which does not run there, says what goes where.
 """
 
 from __future__ import annotations
@@ -12,19 +13,29 @@ from pathlib import Path
 from ...models import Allocation
 from .launch import ALLOW_PLAINTEXT, IMAGE_UNUSABLE, SAYS
 
-__all__ = ["ALLOW_PLAINTEXT", "IMAGE_UNUSABLE", "SAYS", "command", "environment", "files"]
+__all__ = ["ALLOW_PLAINTEXT", "IMAGE_UNUSABLE", "SAYS", "command", "environment", "files", "notice"]
 
 _CONNECTION_FILE = "{connection_file}"
 _PYTHONS = ("python", "python3", "{python}")
 
 
-def files(connection_name: str, connection: bytes, notice: str = "") -> dict[str, bytes]:
+def files(connection_name: str, connection: bytes, shown: str = "") -> dict[str, bytes]:
     """What `Scheduler.launch` puts into the unit's gpufit directory: path relative to it → content.
 
-    `notice` is shown with the first cell that runs.
+    `shown` is what the first cell that runs shows.
     """
     sources = _sources()
-    return {**sources, connection_name: connection} | ({"notice.txt": notice.encode()} if notice else {})
+    return {**sources, connection_name: connection} | ({"notice.txt": shown.encode()} if shown else {})
+
+
+def notice(last_words: str) -> str:
+    """What the first cell shows of how the kernel before ended."""
+    if not last_words:
+        return ""
+    return (
+        f"gpufit: the kernel before this one ended: {last_words}\n"
+        "This is a new one on the same GPUs; its variables are gone."
+    )
 
 
 def command(
@@ -60,4 +71,6 @@ def _sources() -> dict[str, bytes]:
     return {
         "launch.py": (here / "launch.py").read_bytes(),
         "remote/jupyter_gpufit/__init__.py": (here / "attached.py").read_bytes(),
+        "remote/jupyter_gpufit/completing.py": (here / "completing.py").read_bytes(),
+        "remote/jupyter_gpufit/notices.py": (here / "notices.py").read_bytes(),
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from typing import Any
 
@@ -22,6 +23,7 @@ NO_NEWS = "Kernel is running over TCP without encryption"
 
 def main(arguments: list[str]) -> None:
     """`arguments`: as above. Returns when the kernel ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing runs yet that an interrupt could be meant for
     split = arguments.index("--")
     options, kernel = arguments[:split], arguments[split + 1 :]
     here = os.path.dirname(os.path.abspath(__file__))
@@ -90,12 +92,14 @@ def run(kernel: list[str], notice_file: str) -> None:
     if kernel[:2] != ["-m", "ipykernel_launcher"]:
         import runpy
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         runpy.run_module(kernel[1], run_name="__main__", alter_sys=True)
         return
     from ipykernel.kernelapp import IPKernelApp
 
     app: Any = IPKernelApp.instance()
     silence(app)
+    tell_of_crashes()
     app.initialize(kernel[2:])
     # Not through IPython's extension manager: `%load_ext jupyter_gpufit` in a notebook would say it is loaded already.
     from jupyter_gpufit import load_ipython_extension
@@ -126,6 +130,14 @@ def silence(app: Any) -> None:
 
     app.log.addFilter(is_news)
     app.log_connection_info = without_a_word
+
+
+def tell_of_crashes() -> None:
+    """Let Python say in the unit's log where it was when a library crashes. What goes to stderr as cells know it is for
+    their output, and lost with the kernel."""
+    import faulthandler
+
+    faulthandler.enable(os.fdopen(os.dup(2), "w"), all_threads=False)
 
 
 def say_once(shell: Any, notice: str) -> None:
