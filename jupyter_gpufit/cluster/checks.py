@@ -63,7 +63,7 @@ def clean(text: str, most: int) -> str:
 
 
 def _gpu(gpu: Gpu, at: str) -> Gpu:
-    # It goes into the list of devices that a container can see: there `all`, an index or `GPU-1,GPU-2` mean more than one.
+    # It goes into a container's list of devices: there `all`, an index or `GPU-1,GPU-2` mean other things.
     if _UUID.fullmatch(gpu.uuid) is None or gpu.uuid.lower() in _NO_UUIDS:
         raise InvalidValue(f"{at}.uuid is {clean(gpu.uuid, 60)!r}, which cannot be the uuid of a GPU")
     _identifier(f"{at}.card", gpu.card)

@@ -20,10 +20,14 @@ class Alarms:
     def __init__(self, ring: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._ring, self._clock = ring, clock
         self._heap: list[tuple[float, str]] = []
+        self._known: set[tuple[float, str]] = set()  # what is in the heap: one that waits for days sets it ever again
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, at: float, id: str) -> None:
         """Ring for `id` at that moment."""
+        if (at, id) in self._known:
+            return
+        self._known.add((at, id))
         heapq.heappush(self._heap, (at, id))
         if self._heap[0] == (at, id):
             self._arm()
@@ -32,7 +36,9 @@ class Alarms:
         """Ring for all whose moment has come. Called by its own timer; and by tests that move the clock."""
         due: dict[str, None] = {}
         while self._heap and self._heap[0][0] <= self._clock():
-            due[heapq.heappop(self._heap)[1]] = None
+            alarm = heapq.heappop(self._heap)
+            self._known.discard(alarm)
+            due[alarm[1]] = None
         self._arm()
         for id in due:
             self._ring(id)
@@ -40,6 +46,7 @@ class Alarms:
     def close(self) -> None:
         """Ring no more."""
         self._heap.clear()
+        self._known.clear()
         self._arm()
 
     def _arm(self) -> None:

@@ -277,7 +277,7 @@ class Ledger(Recovery):
             self._out.append(ev.Wake(id=entry.id, at=min(entry.deadlines.values())))
 
     def _not_restarted(self, entry: Entry) -> None:
-        if entry.allocation.unreachable_since is not None:  # nobody could
+        if entry.allocation.unreachable_since is not None or entry.busy & UNIT_WORK:  # nobody could, or is at it
             self._deadline(entry, "restart", self.limits.restart_within)
             return
         died, within = entry.allocation.message or "its kernel was stopped", self.limits.restart_within
@@ -341,4 +341,5 @@ _DUE: dict[str, Callable[[Ledger, Entry], None]] = {
     "launch": Ledger._not_launched,
     "ready": Ledger._not_ready,
     "retry": Ledger._retry,
+    "forgive": Ledger._forgiven,
 }

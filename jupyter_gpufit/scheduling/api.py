@@ -29,11 +29,13 @@ class Scheduler(Protocol):
         """A dry run of `request`: the decision, with its four stages. Reserves nothing."""
 
     async def request(self, request: Request, owner: str, *, kernel_id: str | None = None) -> Allocation:
-        """Place and reserve now; prepare and start in the background. Returns within the time of a decision.
+        """Place and reserve now (or queue, if nothing fits and it has a `wait`); prepare and start in the background.
+        Returns within the time of a decision.
 
         Without `kernel_id` the scheduler has its `KernelHost` start the kernel once the unit is prepared. With it, the
         caller (the provisioner of that kernel, started by somebody else) goes on with `prepared`, `launch` and `ready`.
-        Raises `NoFit`, `NeverFits`, `Conflict` (name taken), `ImageRefused`, `InvalidValue`.
+        Raises `NoFit`, `NeverFits`, `Forbidden` (more than the owner's quota), `Conflict` (name taken), `ImageRefused`,
+        `InvalidValue`, `Unavailable` (starting or stopping).
         """
 
     def allocations(self, owner: str | None = None, ended: bool = False) -> Sequence[Allocation]:
@@ -105,7 +107,8 @@ class Scheduler(Protocol):
     async def restart_unit(self, id: str, died: str = "") -> Unit:
         """Prepare a new unit on the same node, the same GPUs, the same ports; the one before is confirmed gone first.
 
-        Raises `NodeUnreachable` (it may be tried again), or why the allocation ends.
+        As long as the node's engine is known not to answer it waits for that. `died`: how the unit before ended, if
+        nobody had asked for it. Raises `NodeUnreachable` (it may be tried again), or why the allocation ends.
         """
 
     async def interrupt(self, id: str) -> None:

@@ -91,7 +91,7 @@ class Choosing(Handling):
             return Choice(decision, refusal=decision.refusal, missing=lambda: in_short(decision), unfit=True)
         return Choice(
             None,
-            refusal=lambda: _over_quota(why),
+            refusal=lambda: _forbidden(why),
             missing=lambda: why,
             frees="it can start as soon as you hold less",
         )
@@ -212,7 +212,7 @@ class Choosing(Handling):
         return Outlook(nodes, claims, ends, now, find(self._policy()))
 
 
-def _over_quota(why: str) -> Forbidden:
+def _forbidden(why: str) -> Forbidden:
     return Forbidden(
         f"{why}; release what you do not need, or ask with --wait 10m (`wait`) to wait until you hold less"
     )

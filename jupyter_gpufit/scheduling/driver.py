@@ -70,6 +70,11 @@ class Driver(Execution):
         for id in [id for id in self._store.memories if id not in self._ledger.entries]:
             self._store.forget_memories(id)  # they ended in the last moment of the one before us
 
+    def _clock_set(self, by: float, now: float) -> None:
+        super()._clock_set(by, now)
+        self._idleness.clock_set(now)
+        self._make_room()  # and those that wait are told until when
+
     def _forget_kernels(self, left: Sequence[Entry]) -> None:
         """Those of `left` that are not taken back."""
         for entry in left:

@@ -33,6 +33,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """From the death of a running kernel until somebody restarts it."""
     kernel_within: float = 10.0
     """How long an ending waits for `KernelHost.start` to come back, before and again after it is cancelled."""
+    forgive_after: float = 60.0
+    """One that waits is not placed on a node that failed it for so long: it would only fail again at once."""
     lost_after: float = 3600.0
     """An allocation is given up when neither engine nor reporter of its node have answered for so long."""
     warn_before: tuple[float, ...] = (600.0, 120.0)
@@ -69,7 +71,7 @@ class Entry(Struct, kw_only=True):
     patience: int = 0
     """How often this restart failed because the node does not answer."""
     avoid: tuple[str, ...] = ()
-    """Nodes that did not answer when it was placed there."""
+    """Nodes that failed it when it was placed there. While it waits they are forgiven after a while."""
     waiting: bool = False
     """Queued: nothing fits now."""
     overtaken: int = 0
@@ -91,7 +93,7 @@ class Entry(Struct, kw_only=True):
     busy: set[Work] = set()
     deadlines: dict[str, float] = {}
     """What happens at which moment: `wait`, `launch`, `ready`, `expire`, `warn`, `restart`, `kernel`, `retry`,
-    `lost`."""
+    `lost`, `forgive`."""
     warned_until: float = 0.0
     """Warnings of the end of its time that were due before this moment have been given, or are not needed."""
     said: str = ""

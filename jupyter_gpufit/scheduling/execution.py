@@ -16,7 +16,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from ..errors import GpufitError
+from ..durations import format_duration
+from ..errors import GpufitError, LaunchError
 from ..models import Claim, Endpoint, Node, Progress, State, Unit
 from . import events as ev
 from .entries import Entry
@@ -34,6 +35,10 @@ class Execution(Placing):
     # --- units
 
     def _prepare(self, what: ev.Prepare) -> None:
+        def prepared(unit: Unit) -> None:
+            self._errors.pop(what.id, None)  # of tries before this one: what goes wrong from now on is something else
+            self._handle(ev.Prepared(id=what.id, unit=unit))
+
         def failed(error: BaseException | None) -> None:
             event = ev.PrepareFailed(**self._failure(what.id, Work.PREPARE, error))
             if event.failure is ev.Failure.UNREACHABLE:
@@ -49,7 +54,7 @@ class Execution(Placing):
                 partial(self._progressed, what.id),
                 self._pause(what.attempt) if what.attempt else 0,
             ),
-            lambda unit: self._handle(ev.Prepared(id=what.id, unit=unit)),
+            prepared,
             failed,
         )
 
@@ -78,8 +83,8 @@ class Execution(Placing):
         )
 
     async def _once_written(self, work: Callable[[], Awaitable[T]]) -> T:
-        """The result of `work`, begun when it is on disk that the allocation ends (or its unit shall): after a crash in
-        the middle of it, nobody must take the kernel back and find it dead."""
+        """The result of `work`, begun when it is on disk that the allocation ends: after a crash in the middle of it,
+        nobody must take the kernel back and find it dead. (One that is stopped to be restarted may be: it then is.)"""
         await self._written()
         return await work()
 
@@ -176,8 +181,12 @@ class Execution(Placing):
         entry = self._ledger.entries[what.id]
         self._taken_over.add(what.id)  # its node's first word is still to come, if it does not answer now
         self._see_end(entry)
-        async with asyncio.timeout(self.kernel_stop_within):
-            return await self._host.take_back(entry.allocation, self._store.memories[what.id]["kernel"])
+        within = self.kernel_stop_within
+        try:
+            async with asyncio.timeout(within):
+                return await self._host.take_back(entry.allocation, self._store.memories[what.id]["kernel"])
+        except TimeoutError:
+            raise LaunchError(f"the kernel manager did not do it within {format_duration(within)}") from None
 
     def _stop_kernel(self, what: ev.StopKernel) -> None:
         self._works.begin(

@@ -30,7 +30,10 @@ _NOT_THE_LAUNCHERS: dict[str, Any] = {
     "report": "",
     "report_token_file": None,
     "monitor_period": 0.0,
+    "timeout": 0.0,
     "stale_after": 0.0,
+    "idle_after": None,
+    "idle_warning": 0.0,
     "labels": {},
 }
 """What of an inventory's entry may change without a new launcher."""
@@ -45,6 +48,8 @@ class _Slot:
         self.spec, self.launcher = spec, launcher
         self.users = 0
         self.retired = False
+        self.heard = False
+        """The launcher has said whether the engine answers."""
         self.opening: asyncio.Task[None] | None = None
         self.failure: GpufitError | None = None
 
@@ -54,7 +59,8 @@ class Fleet:
 
     `holds(node)` are the ledger's claims there; `on_exit`, `on_open`, `on_claims` and `on_room` are told of units that
     ended, that a node's launcher works, of what runs there, and that a node changed, so that something may fit now.
-    `on_silence` is told that `silence` of a node is another one now, and `on_report` of each change of a node.
+    `on_silence` is told that `silence` of a node is another one now, or known for the first time (what a scheduler
+    before this one knew of it may be over), and `on_report` of each change of a node.
     """
 
     def __init__(
@@ -184,14 +190,14 @@ class Fleet:
             trouble = f"node {name!r} is not in the inventory"
         return None if trouble is None else (trouble, name in self._nodes and self._nodes[name].reporting)
 
-    def _trouble(self, name: str, trouble: str | None) -> None:
+    def _trouble(self, name: str, trouble: str | None, first: bool = False) -> None:
         before = self._troubles.get(name)
         if trouble is None:
             self._troubles.pop(name, None)
         else:
             self._troubles[name] = trouble
         self._cluster.set_trouble(name, trouble)
-        if trouble != before:
+        if first or trouble != before:
             self._on_silence(name)
 
     def _changed(self, name: str, node: Node | None) -> None:
@@ -257,7 +263,8 @@ class Fleet:
 
         def trouble(now: str | None) -> None:
             if self._slots.get(name) is slot:
-                self._trouble(name, now)
+                first, slot.heard = not slot.heard, True
+                self._trouble(name, now, first)
 
         try:
             await slot.launcher.open(self._on_exit, claims, trouble)

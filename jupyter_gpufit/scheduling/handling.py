@@ -39,7 +39,7 @@ Payload = tuple[Sequence[str], Mapping[str, bytes], Mapping[str, str]]
 
 
 class Handling(LoggingConfigurable):
-    """Base of `Placing`: configuration, and the way of events through the state machine.
+    """Base of `Choosing`: configuration, and the way of events through the state machine.
 
     `make_launcher` makes the launcher of a node; `host` runs kernels (`None`: only callers with a kernel of their own);
     `store` is the directory allocations are kept in, or `":memory:"`; `embedded`: by a program's own scheduler, which

@@ -83,6 +83,11 @@ class Idleness:
             task.cancel()
             await asyncio.wait({task})
 
+    def clock_set(self, now: float) -> None:
+        """The clock was set, to `now`: how long anything has done nothing cannot be told any more."""
+        self._resting.update(dict.fromkeys(self._resting, now))
+        self._warned.clear()  # so the next look takes them back
+
     async def look(self) -> None:
         """Look at every allocation that runs, once, and do what is due. Called by its own task."""
         running = [entry.allocation for entry in self._entries.values() if entry.state is State.RUNNING]
@@ -101,8 +106,8 @@ class Idleness:
         elif self._clock() >= (since + rule.after - rule.warning if warned is None else warned.until):
             if not await self._host.quiet(str(one.kernel_id), _ANSWER_WITHIN):
                 self._begin_anew(one.id)
-            elif self._idle_since(one.id) == since:  # and nothing happened while it was asked
-                self._act(one, since, rule, warned)
+            elif self._idle_since(one.id) == since and not self._over(self._entries[one.id].allocation, since, warned):
+                self._act(one, since, rule, warned)  # nothing happened while it was asked
 
     def _over(self, one: Allocation, since: float | None, warned: Warned | None) -> bool:
         """Whether it is warned, and what it was warned of will not come."""

@@ -140,7 +140,7 @@ class Cluster(Protocol):
     """What is known of the nodes. Asking it asks no node."""
 
     inventory: Inventory
-    """The one in force; the scheduler goes by its `policy`."""
+    """The one in force; the scheduler goes by its `policy`, its quotas and its nodes' `idle_after`."""
 
     def nodes(self) -> Sequence[Node]:
         """All nodes of the inventory, usable or not, in the effective view, by name."""

@@ -53,18 +53,28 @@ class Placing(Choosing):
             self._place_waiting(before=entry)
         try:
             choice = self._choose(entry)
-            if choice.refusal is None:
-                self._handle(self._placed(what.id, choice))
-            elif entry.waiting:  # why it does not fit was said when it began to wait
-                self._handle(ev.NotPlaced(id=what.id, message=entry.allocation.message))
-            else:
-                refusal = choice.refusal()
-                self._refuse(what.id, refusal, never=isinstance(refusal, NeverFits))
         except GpufitError as error:
             self._refuse(what.id, error, never=True)
-        except Overcommitted:
-            self.log.exception("selection is wrong")
-            self._handle(ev.NotPlaced(id=what.id, message="selection failed; the server's log says why", never=True))
+        except Exception:  # a fault of ours must not keep the others waiting for ever
+            self._selection_failed(what.id)
+        else:
+            self._answer(entry, choice)
+
+    def _answer(self, entry: Entry, choice: Choice) -> None:
+        if choice.refusal is None:
+            try:
+                self._handle(self._placed(entry.id, choice))
+            except Overcommitted:
+                self._selection_failed(entry.id)
+        elif entry.waiting:  # why it does not fit was said when it began to wait
+            self._handle(ev.NotPlaced(id=entry.id, message=entry.allocation.message))
+        else:
+            refusal = choice.refusal()
+            self._refuse(entry.id, refusal, never=isinstance(refusal, NeverFits))
+
+    def _selection_failed(self, id: str) -> None:
+        self.log.exception("selection is wrong")
+        self._handle(ev.NotPlaced(id=id, message="selection failed; the server's log says why", never=True))
 
     def _refuse(self, id: str, error: GpufitError, never: bool) -> None:
         self._errors.setdefault(id, {})[Work.PLACE] = error

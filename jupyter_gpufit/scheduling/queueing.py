@@ -53,7 +53,8 @@ class Queueing(Steps):
         where = event.placement
         entry.cards, entry.totals, entry.waiting = event.cards, event.totals, False
         entry.placed_at = self._now
-        entry.deadlines.pop("wait", None)
+        for what in ("wait", "forgive"):
+            entry.deadlines.pop(what, None)
         self._set(
             entry, state=State.STARTING, node=where.node, gpus=where.gpus, memory=where.memory, message="", queue=None
         )
@@ -80,6 +81,8 @@ class Queueing(Steps):
         if "wait" not in entry.deadlines:
             entry.deadlines["wait"] = until = entry.allocation.created + float(entry.allocation.request.wait or 0)
             self._out.append(ev.Wake(id=entry.id, at=until))
+        if entry.avoid and "forgive" not in entry.deadlines:
+            self._deadline(entry, "forgive", self.limits.forgive_after)
         self._set(entry, message=event.message, progress=Progress(phase="placing", message="waiting for GPUs"))
 
     def _ranked(self, entry: Entry, event: ev.Ranked) -> None:
@@ -92,9 +95,17 @@ class Queueing(Steps):
         for entry in self.queue():
             if before is not None and entry.rank > before.rank:
                 break
-            if entry.waiting and Work.PLACE not in entry.busy:
-                self._begin(entry, Work.PLACE, ev.Place(id=entry.id, attempt=0, avoid=entry.avoid))
+            self._place_again(entry)
         return self._out
+
+    def _place_again(self, entry: Entry) -> None:
+        if entry.waiting and Work.PLACE not in entry.busy:
+            self._begin(entry, Work.PLACE, ev.Place(id=entry.id, attempt=0, avoid=entry.avoid))
+
+    def _forgiven(self, entry: Entry) -> None:
+        """The nodes that failed it may be well again, and nobody else may have reason to say so."""
+        entry.avoid = ()
+        self._place_again(entry)
 
     def _waited_long(self, entry: Entry) -> None:
         waited = format_duration(float(entry.allocation.request.wait or 0))

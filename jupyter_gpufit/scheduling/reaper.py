@@ -37,6 +37,7 @@ class Reaper:
         self._fleet, self._ours, self._belongs, self._log, self._grace = fleet, ours, belongs, log, grace
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._hurry: dict[str, asyncio.Event] = {}
+        self._asked: set[str] = set()  # nodes to be visited (again: one that is being visited may have been passed by)
         self._closed = False
 
     def look(self, node: str, claims: Sequence[Claim]) -> None:
@@ -46,6 +47,7 @@ class Reaper:
 
     def visit(self, node: str) -> None:
         """There may be something to remove on `node`, as soon as it answers."""
+        self._asked.add(node)
         if node not in self._tasks and not self._closed:
             task = self._tasks[node] = asyncio.get_running_loop().create_task(self._reap(node))
             task.add_done_callback(lambda _: self._tasks.pop(node, None))
@@ -73,9 +75,13 @@ class Reaper:
             await asyncio.sleep(self._grace)
             while self._fleet.known(node) is not None:
                 hurry.clear()
+                self._asked.discard(node)
                 try:
                     await self._reap_now(node)
-                    return
+                    if node not in self._asked:
+                        return
+                    await asyncio.sleep(self._grace)
+                    continue
                 except GpufitError as error:
                     self._log.log(level, "what may be left of ours on %s could not be removed yet: %s", node, error)
                 except Exception:

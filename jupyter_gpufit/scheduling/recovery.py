@@ -63,7 +63,7 @@ class Recovery(Queueing, Lifetime, Outages):
         self._begin(entry, Work.TAKE_BACK, ev.TakeBack(id=entry.id, unit=entry.unit))
 
     def _queue_again(self, entry: Entry, left: Entry) -> None:
-        entry.waiting = True
+        entry.waiting, entry.avoid = True, ()
         until = entry.allocation.created + float(entry.allocation.request.wait or 0)
         self._deadline(entry, "wait", until - self._now)
 

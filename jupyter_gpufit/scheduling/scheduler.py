@@ -225,7 +225,7 @@ class LocalScheduler(Driver):
                 or (entry.unit is None and not entry.busy & {Work.PREPARE, Work.START_UNIT, Work.STOP_UNIT})
             ),
         )
-        if entry.unit is not None and entry.stop_failures > failures:
+        if entry.stop_failures > failures and (entry.unit is not None or entry.unsure):
             raise self._errors.get(id, {}).get(Work.STOP_UNIT) or NodeUnreachable(entry.trouble)
 
     async def restart_unit(self, id: str, died: str = "") -> Unit:

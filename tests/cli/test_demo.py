@@ -15,7 +15,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from jupyter_gpufit.cli.app import main
-from jupyter_gpufit.cli.demo import _browser_at
+from jupyter_gpufit.cli.demo import _browser_at, _without_outputs, quick_start
 
 Captured = pytest.CaptureFixture[str]
 
@@ -32,6 +32,14 @@ def test_check_goes_through_the_quick_start(capsys: Captured) -> None:
     assert "[1] %load_ext jupyter_gpufit" in out
     assert "FAILED" not in out
     assert "cells ran, on 2 kernels; nothing is held." in out
+
+
+def test_what_others_got_is_not_shown_as_if_it_was_got_here() -> None:
+    stored = nbformat.read(quick_start(), as_version=4)
+    shown = nbformat.reads(_without_outputs(quick_start().read_text("utf-8")), as_version=4)
+    assert any(cell.get("outputs") for cell in stored.cells)
+    assert not any(cell.get("outputs") for cell in shown.cells)
+    assert [cell.source for cell in shown.cells] == [cell.source for cell in stored.cells]
 
 
 def test_check_ends_non_zero_when_a_cell_fails(tmp_path: Path, capsys: Captured) -> None:

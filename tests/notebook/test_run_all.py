@@ -119,7 +119,6 @@ def test_a_kernel_that_ends_gives_everything_back() -> None:
 
 def test_the_quick_start() -> None:
     notebook = nbformat.read(ROOT / "notebooks" / "quickstart.ipynb", as_version=4)
-    assert not [cell for cell in notebook.cells if cell.get("outputs")], "it is kept without outputs"
     NotebookClient(notebook, kernel_name="python3", timeout=120).execute()
     assert text(notebook.cells[-1]) == '("the notebook\'s own kernel", False)'
 

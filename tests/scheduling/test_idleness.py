@@ -131,6 +131,30 @@ async def test_a_cell_that_begins_while_it_is_asked_keeps_it() -> None:
         assert (await lab.pass_time(1)).warning == ""
 
 
+async def test_more_time_that_is_asked_for_while_it_is_asked_keeps_it() -> None:
+    async with napping(time="100h") as lab:
+        await lab.pass_time(HOUR)
+        gate = lab.script.hold("kernel:quiet")
+        last = asyncio.create_task(lab.pass_time(HOUR))
+        await gate.arrived.wait()
+        await lab.scheduler.extend(lab.it.id, HOUR)
+        gate.open()
+        assert (await last).state is State.RUNNING
+
+
+@pytest.mark.parametrize("by", [10 * HOUR, -10 * HOUR])
+async def test_a_clock_that_is_set_takes_the_warning_back_and_ends_nothing(by: float) -> None:
+    passed = [NOW]
+    async with napping(steady=lambda: passed[0]) as lab:
+        passed[0] += HOUR
+        assert (await lab.pass_time(HOUR)).warning_kind == "idle"
+        lab.now += by
+        lab.scheduler._clock()  # whoever looks at it first
+        assert (await lab.pass_time(0)).warning == ""
+        passed[0] += 1
+        assert ((await lab.pass_time(1)).state, lab.it.warning) == (State.RUNNING, "")
+
+
 @pytest.mark.parametrize("load", [1, 100, None], ids=["little", "much", "unknown"])
 async def test_one_gpu_that_does_something_is_enough(load: int | None) -> None:
     async with napping() as lab:

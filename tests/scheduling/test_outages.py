@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from helpers.fakes import GIB, node
 from helpers.lab import QUICK, Lab, eventually
-from helpers.lives import HERE, Life, kinds
+from helpers.lives import HERE, LIMITS, Life, kinds
 from msgspec.structs import replace
 
 from jupyter_gpufit.errors import NodeUnfit, NoFit
@@ -205,6 +205,31 @@ def test_a_node_that_can_start_nothing_is_avoided_and_has_undone_all() -> None:
     life(ev.NotPlaced, message="no node fits")  # nobody fights for anything, who could yield
     assert (life.it.state, life.it.reason) == (State.ENDED, EndReason.REJECTED)
     assert life.it.message == "its disk is full; then no node fits"
+
+
+def test_a_unit_that_is_slow_to_go_does_not_end_what_somebody_is_restarting() -> None:
+    life = Life(hosted=False)
+    life.run()
+    life(ev.UnitExited, unit=life.entry.unit.id, message="killed for memory")
+    [stop] = life(ev.StopAsked)
+    assert isinstance(stop, ev.StopUnit)
+    assert life.wake(LIMITS.restart_within) == []
+    assert life.it.state is State.RUNNING
+    life(ev.UnitGone)
+    assert kinds(life.wake(LIMITS.restart_within)) == [ev.StopKernel], "but then nobody did"
+    assert life.it.message.startswith("killed for memory; nobody restarted it")
+
+
+def test_one_that_waits_forgives_a_node_that_failed_it() -> None:
+    life = Life(wait="1h")
+    life(ev.Placed, placement=HERE)
+    life(ev.PrepareFailed, failure=Failure.UNFIT, message="its disk is full")
+    life(ev.NotPlaced, message="no node fits")
+    assert life.entry.waiting
+    assert life.wake(LIMITS.forgive_after - 1) == [], "it would only fail again"
+    assert life.wake(1) == [ev.Place(id="x", attempt=0, avoid=())]
+    life(ev.Placed, placement=HERE)
+    assert life.entry.deadlines == {}
 
 
 def test_events_of_a_node_mean_nothing_to_what_is_not_on_one() -> None:

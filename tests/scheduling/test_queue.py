@@ -286,6 +286,23 @@ async def test_it_is_told_only_when_something_changed() -> None:
 # --- leaving
 
 
+async def test_a_fault_of_ours_in_the_selection_for_one_does_not_keep_the_others_waiting() -> None:
+    async with Lab(node("a", 1)) as lab:
+        holder = await lab.running()
+        wrong, other = await waits(lab, name="wrong"), await waits(lab)
+        await settled(lab)
+        choose = lab.scheduler._choose
+
+        def broken(entry, *more):
+            return choose(entry, *more) if entry.id != wrong.id else 1 // 0
+
+        lab.scheduler._choose = broken
+        await lab.end(holder.id)
+        ended = await lab.until(wrong.id, "ended")
+        assert (ended.reason, ended.message) == (EndReason.REJECTED, "selection failed; the server's log says why")
+        await lab.until(other.id, "running")
+
+
 async def test_it_is_refused_when_it_has_waited_for_as_long_as_it_said() -> None:
     async with Lab(node("a", 1)) as lab:
         await lab.running(name="holder")

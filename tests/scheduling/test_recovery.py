@@ -228,6 +228,33 @@ async def test_a_unit_that_ended_meanwhile_is_told_of(tmp_path: Path) -> None:
         assert "nobody restarted it" in ended.message
 
 
+async def test_a_node_that_came_back_while_no_server_ran_is_not_unreachable_any_more(tmp_path: Path) -> None:
+    dead = Lab(node("a"), store=tmp_path)
+    await dead.scheduler.open()
+    before = await dead.running(gpus=1)
+    dead.launchers[0].on_trouble("no answer")
+    assert dead.scheduler.get(before.id).unreachable_since is not None
+    await dead.kill()
+    async with Lab(of=dead, store=tmp_path) as lab:
+        await lab.scheduler.restored()
+        now = lab.scheduler.get(before.id)
+        assert (now.state, now.unreachable_since, now.message) == (State.RUNNING, None, "")
+        await lab.end(before.id)
+
+
+async def test_a_kernel_manager_that_does_not_take_it_back_in_time_is_said_in_words(tmp_path: Path) -> None:
+    dead = Lab(node("a"), store=tmp_path)
+    await dead.scheduler.open()
+    before = await dead.running(gpus=1)
+    await dead.kill()
+    lab = Lab(of=dead, store=tmp_path, kernel_stop_within=0.1)
+    lab.may_leave = False
+    lab.script.hold("kernel:back")
+    async with lab:
+        ended = await lab.until(before.id, "ended")
+        assert "could not be taken back: the kernel manager did not do it within" in ended.message
+
+
 async def test_a_unit_that_cannot_be_taken_over_now_does_not_keep_its_kernel(tmp_path: Path) -> None:
     dead = Lab(node("a"), store=tmp_path)
     await dead.scheduler.open()

@@ -612,7 +612,7 @@ async def test_a_changed_entry_gets_a_new_launcher_and_what_runs_goes_on() -> No
         gate = lab.script.hold("prepare:made")
         starting = await lab.request()
         await gate.arrived.wait()
-        lab.cluster.put(node("a", 2), spec("a", stale_after=99.0))
+        lab.cluster.put(node("a", 2), spec("a", stale_after=99.0, timeout=9.0, idle_after=99.0, idle_warning=9.0))
         assert len(lab.launchers) == 1, "no launcher cares"
         lab.cluster.put(node("a", 2), spec("a", image="base:2"))
         assert len(lab.launchers) == 2
@@ -836,3 +836,26 @@ async def test_only_our_own_orphans_are_removed() -> None:
         two.engines["a"].changed()
         await eventually(lambda: "orphan" not in two.engines["a"].containers)
         assert set(two.engines["a"].containers) == before - {"orphan"}
+
+
+async def test_what_becomes_an_orphan_while_others_are_removed_is_removed_too() -> None:
+    async with Lab(node("a", 2)) as lab:
+        first, second = await lab.running(), await lab.running()
+        orphans, reaper = {second.id}, lab.scheduler._reaper
+        reaper._belongs = lambda node, claim, unit: claim.allocation not in orphans
+        gate = lab.script.hold("stop")
+        reaper.visit("a")
+        await gate.arrived.wait()
+        orphans.add(first.id)  # which was looked at already
+        reaper.visit("a")
+        gate.open()
+        await eventually(lambda: not lab.engines["a"].containers)
+
+
+async def test_what_went_wrong_before_a_start_that_succeeded_is_not_said_of_its_end() -> None:
+    async with Lab(node("a"), node("b")) as lab:
+        lab.script.fail("prepare", NodeUnreachable("node 'a' does not answer"))
+        made = await lab.running()
+        await lab.scheduler.failed(made.id, "its kernel is broken")
+        with pytest.raises(LaunchError, match="its kernel is broken"):
+            await lab.scheduler.prepared(made.id)

@@ -7,12 +7,13 @@ call by call and from answer to answer along its links.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from copy import deepcopy
 from http.cookiejar import DefaultCookiePolicy
+from types import FunctionType
 from typing import Any
 
-import hypothesis.core
 import pytest
 import requests
 import schemathesis
@@ -42,11 +43,18 @@ KNOWN = {"id": "fuzz", "name": "n1"}
 
 @pytest.fixture(autouse=True, scope="module")
 def _hypothesis_as_it_was() -> Iterator[None]:
-    """Schemathesis takes hypothesis' printer away, for speed; the tests after these shall have it."""
-    printer = getattr(hypothesis.core, "RepresentationPrinter", None)
+    """Schemathesis replaces functions, classes and constants of hypothesis: no more, for the tests after these."""
+    modules = [module for name, module in sys.modules.items() if name.partition(".")[0] == "hypothesis"]
+    before = {
+        (module, name): value
+        for module in modules
+        for name, value in vars(module).items()
+        if name.isupper() or isinstance(value, type | FunctionType)
+    }
     yield
-    if printer is not None:
-        hypothesis.core.RepresentationPrinter = printer
+    for (module, name), value in before.items():
+        if getattr(module, name, value) is not value:
+            setattr(module, name, value)
 
 
 def description() -> schemathesis.BaseSchema:
