@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 
 from .errors import InvalidValue
 
-__all__ = ["format_duration", "parse_duration"]
+__all__ = ["format_duration", "format_moment", "parse_duration"]
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*", re.IGNORECASE | re.ASCII)
@@ -37,6 +38,11 @@ def parse_duration(value: str | int | float) -> float:
     if not 0 < seconds <= _LONGEST:  # also false for NaN
         raise InvalidValue(f"{value!r} is not a possible duration; {hint}")
     return seconds
+
+
+def format_moment(moment: float) -> str:
+    """Unix time for people, wherever they are: `"2026-03-01 09:30:12 UTC"`."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(moment))
 
 
 def format_duration(seconds: float | None) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..durations import format_duration
+from ..durations import format_duration, format_moment
 from ..errors import NotFound
 from ..inventory import Inventory, NodeSpec
 from ..models import Claim, Gpu, Node, Report
@@ -260,9 +260,7 @@ class Cache:
         """Why nothing may be placed on the node now. Does not change while nothing happens, so it names no ages."""
         report = entry.report
         if entry.failures and (report is None or entry.failures >= _STRIKES):
-            return (
-                f"unreachable since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(entry.since))}: {entry.failure}"
-            )
+            return f"unreachable since {format_moment(entry.since)}: {entry.failure}"
         if report is None:
             return "it has not reported yet"
         if report.error is not None:

@@ -26,6 +26,7 @@ import requests
 import urllib3.exceptions
 from msgspec import Struct
 
+from ..durations import format_moment
 from ..errors import InvalidValue, NodeUnreachable
 from ..inventory import NodeSpec
 from ..scheduling.needs import KILLED
@@ -164,8 +165,7 @@ def _trouble(error: NodeUnreachable | docker.errors.APIError, since: float) -> s
         return f"its Docker engine does not let itself be asked: {said(error)}"
     if (why := error.details.get("why")) is None:  # it was not even tried: a matter of the inventory
         return error.message
-    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
-    return f"its Docker engine does not answer since {moment}: {why}"
+    return f"its Docker engine does not answer since {format_moment(since)}: {why}"
 
 
 def list_containers(client: Any, spec: NodeSpec, ends: bool = True) -> Iterator[Seen]:

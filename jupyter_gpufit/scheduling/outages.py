@@ -10,9 +10,8 @@ cannot be removed.
 from __future__ import annotations
 
 import re
-import time
 
-from ..durations import format_duration
+from ..durations import format_duration, format_moment
 from ..models import EndReason, Progress
 from . import events as ev
 from .entries import UNIT_WORK, Entry
@@ -23,7 +22,7 @@ __all__ = ["Outages"]
 
 _DOUBTFUL = 3
 """So often a restart is tried on a node of which nobody has said that it is unreachable."""
-_ITS_MOMENT = re.compile(r" since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d")  # of a launcher's words; ours has it, too
+_ITS_MOMENT = re.compile(r" since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC")  # of a launcher's words; ours has it, too
 
 
 class Outages(Steps):
@@ -133,11 +132,12 @@ class Outages(Steps):
         """Have the message of a live one say what is wrong with its node and GPUs, unless it says something else."""
         parts, since = [], entry.allocation.unreachable_since
         if since is not None:
-            moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
             kept = "the machine still reports, so its kernel is kept"
             if "lost" in entry.deadlines:
                 kept = f"its kernel is kept, and given up after {format_duration(self.limits.lost_after)}"
-            parts.append(f"node {entry.allocation.node!r} unreachable since {moment}: {entry.silence}; {kept}")
+            parts.append(
+                f"node {entry.allocation.node!r} unreachable since {format_moment(since)}: {entry.silence}; {kept}"
+            )
         if entry.broken:
             parts.append(_about_gpus(entry.broken))
         said, entry.shown = entry.shown, "; ".join(parts)

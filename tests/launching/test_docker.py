@@ -344,7 +344,7 @@ async def test_an_engine_that_does_not_answer_is_trouble_until_it_does(container
     try:
         await eventually(lambda: troubles, "trouble at first")
         assert re.fullmatch(
-            r"its Docker engine does not answer since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d: Connection refused \(tcp://.*\)",
+            r"its Docker engine does not answer since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC: Connection refused \(tcp://.*\)",
             troubles[0],
         )
         await asyncio.to_thread(engine.start)

@@ -15,7 +15,7 @@ from jupyter_gpufit.models import EndReason, State
 from jupyter_gpufit.scheduling import events as ev
 from jupyter_gpufit.scheduling.events import Failure, Work
 
-WHY = "its Docker engine does not answer since 2026-01-02 03:04:05: Connection refused (tcp://n1)"
+WHY = "its Docker engine does not answer since 2026-01-02 03:04:05 UTC: Connection refused (tcp://n1)"
 
 # --- a node's engine is silent
 
