@@ -390,7 +390,6 @@ class FakeHost:
             await self.scheduler.release(id, kernel_gone=True)
         await self.script.at("kernel:stopped")
 
-
     def idle_since(self, kernel_id: str) -> float | None:
         return self.idle.get(kernel_id)
 

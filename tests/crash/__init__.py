@@ -1,0 +1,1 @@
+"""`kill -9` of the server at every step of its work."""
