@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from helpers.fuzzing import register_profiles
@@ -18,3 +19,21 @@ def _data_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_DATA_DIR", str(tmp_path_factory.mktemp("data")))
         yield
+
+
+_LONG = ("crash", "ui", "cluster")
+"""Directories whose tests wait for engines and pages, the longest first."""
+_LONG_WITHIN = 0.7
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread the long ones over the first part of a run: then few of them go on at a time, and at the end no worker is
+    alone with one."""
+    files = list(dict.fromkeys(item.path for item in items))
+    place = {file: file.relative_to(Path(__file__).parent).parts[0] for file in files}
+    long = sorted((file for file in files if place[file] in _LONG), key=lambda file: _LONG.index(place[file]))
+    short = [file for file in files if place[file] not in _LONG]
+    turns = {file: _LONG_WITHIN * number / len(long) for number, file in enumerate(long)}
+    turns |= {file: number / len(short) for number, file in enumerate(short)}
+    items.sort(key=lambda item: turns[item.path])

@@ -30,8 +30,9 @@ from tornado.web import HTTPError
 
 from ..errors import Conflict, GpufitError, InvalidValue, NotFound
 from ..models import Allocation, EndReason, State
-from .attachment import ASKED_FOR, LOCAL_TARGET, Attachment, Remote, stop_forwarding
+from .attachment import ASKED_FOR, LOCAL_TARGET, Attachment, stop_forwarding
 from .idle import KernelWatch
+from .remotes import Remotes, watch_of
 
 __all__ = ["Attachment", "Attachments"]
 
@@ -61,14 +62,19 @@ class Attachments:
         """
         self._sessions = sessions
         self._kernels = kernels
-        self._release = release
-        self._beside = beside
-        self._extend = extend
         self._on_change = on_change
         self._log = log
         self._all: list[Attachment] = []  # also those that are about to be detached
         self._attaching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._remotes: dict[str, Remote] = {}
+        self._remotes = Remotes(
+            kernels,
+            release=release,
+            detach=self.detach,
+            died=self._died,
+            beside=beside,
+            extend=extend,
+            spawn=self._spawn,
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._parked: asyncio.Task[None] | None = None
         self._closed = False
@@ -130,7 +136,7 @@ class Attachments:
 
         Called by `Sessions`, once the session has the remote kernel again."""
         self._all.append(attachment)
-        self._listen_to(attachment)
+        self._remotes.listen(attachment.allocation, attachment.remote_kernel)
         self._on_change(attachment)
 
     async def detach(self, allocation_id: str, reason: EndReason | None = None) -> None:
@@ -149,6 +155,10 @@ class Attachments:
             for attachment in self.of(allocation.id):
                 self._begin_detach(attachment, allocation.reason)
 
+    def _died(self, allocation_id: str) -> None:
+        for attachment in self.of(allocation_id):
+            self._begin_detach(attachment, EndReason.FAILED)
+
     async def before_stop(self, kernel_id: str) -> None:
         """Called by the kernel host before it stops a kernel: give back the sessions that have it. Never raises."""
         for attachment in [one for one in self._all if one.remote_kernel == kernel_id]:
@@ -161,8 +171,7 @@ class Attachments:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for kernel_id in list(self._remotes):
-            await self._forget_remote(kernel_id)
+        await self._remotes.close()
         self._all.clear()
         self._parked = None
 
@@ -191,7 +200,7 @@ class Attachments:
                 ):
                     break  # the notebook was shut down meanwhile, or somebody chose another kernel for it
                 attachment.state = "attached"
-                self._listen_to(attachment)
+                self._remotes.listen(attachment.allocation, attachment.remote_kernel)
                 self._touch_parked()
                 self._on_change(attachment)
                 if attached is not None:
@@ -230,7 +239,7 @@ class Attachments:
         if kernel_id not in self._kernels:
             yield None
             return
-        watch = self._watch(kernel_id)
+        watch = watch_of(self._kernels, kernel_id)
         watch.start()
         try:
             yield watch
@@ -261,7 +270,7 @@ class Attachments:
         finally:
             self._all.remove(attachment)
             if not any(other.remote_kernel == attachment.remote_kernel for other in self._all):
-                await self._forget_remote(attachment.remote_kernel)
+                await self._remotes.forget(attachment.remote_kernel)
             self._on_change(attachment)
         self._spawn(self._stop_if_orphan(attachment))
 
@@ -324,49 +333,13 @@ class Attachments:
                 await ensure_async(self._kernels.shutdown_kernel(kernel_id, now=True))
                 return
 
-    # --- messages between the kernels and us
-
-    def _listen_to(self, attachment: Attachment) -> None:
-        """Hear what the attached kernel's `%gpufit` asks (`kernels/bootstrap`), and of its death."""
-        allocation_id, kernel_id = attachment.allocation, attachment.remote_kernel
-        if kernel_id in self._remotes:
-            return
-
-        def on_comm(data: dict[str, Any]) -> None:
-            self._spawn(self._asked(allocation_id, kernel_id, data))
-
-        def on_dead() -> None:
-            for one in self.of(allocation_id):
-                self._begin_detach(one, EndReason.FAILED)
-
-        remote = self._remotes[kernel_id] = Remote(self._watch(kernel_id, on_comm), on_dead)
-        remote.watch.start()
-        self._kernels.add_restart_callback(kernel_id, on_dead, "dead")
-
-    async def _forget_remote(self, kernel_id: str) -> None:
-        remote = self._remotes.pop(kernel_id, None)
-        if remote is not None:
-            if kernel_id in self._kernels:
-                self._kernels.remove_restart_callback(kernel_id, remote.on_dead, "dead")
-            await remote.watch.close()
-
-    async def _asked(self, allocation_id: str, kernel_id: str, data: dict[str, Any]) -> None:
-        action, remote = data.get("action"), self._remotes.get(kernel_id)
-        if action == "extend" and self._extend is not None and kernel_id in self._kernels:
-            await self._extend(allocation_id, data, self._kernels.get_kernel(kernel_id).get_connection_info())
-        # The cell that asks still runs, and others may be queued behind it.
-        if action in ("detach", "release") and remote is not None and await remote.watch.idle():
-            others = self._beside(allocation_id) if action == "release" and data.get("all") is True else ()
-            await self.detach(allocation_id)
-            if action == "release":
-                for one in (allocation_id, *others):
-                    await self._release(one)
+    # --- the local kernel meanwhile
 
     async def _tell_local(self, attachment: Attachment, reason: EndReason | None) -> None:
         """Tell the local kernel to forward no longer; it may be that nobody forwards there."""
         if attachment.local_kernel not in self._kernels:
             return
-        watch = self._watch(attachment.local_kernel)
+        watch = watch_of(self._kernels, attachment.local_kernel)
         watch.start()
         try:
             await watch.tell(LOCAL_TARGET, stop_forwarding(attachment, reason), _TELL_WITHIN)
@@ -385,9 +358,6 @@ class Attachments:
                 self._kernels.get_kernel(attachment.local_kernel).last_activity = datetime.now(UTC)
 
     # --- small parts
-
-    def _watch(self, kernel_id: str, on_comm: Callable[[dict[str, Any]], None] | None = None) -> KernelWatch:
-        return KernelWatch(self._kernels.get_kernel(kernel_id), lambda: kernel_id in self._kernels, on_comm)
 
     def _of_session(self, session_id: str) -> tuple[Attachment | None, Attachment | None]:
         """The session's attachment that is waiting, and the one that is in force."""

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..models import EndReason
 
-if TYPE_CHECKING:  # the magics, which know its comm target, load without jupyter_client
-    from .idle import KernelWatch
-
-__all__ = ["ASKED_FOR", "LOCAL_TARGET", "Attachment", "Remote", "stop_forwarding"]
+__all__ = ["ASKED_FOR", "LOCAL_TARGET", "Attachment", "stop_forwarding"]
 
 LOCAL_TARGET = "jupyter_gpufit.local"
 """Comm target in a local kernel: `{"action": "stop", "allocation": id}` tells it to forward no longer. With a `reason`
@@ -48,14 +44,6 @@ class Attachment:
             "kernel_id": self.remote_kernel if self.state == "attached" else self.local_kernel,
             "local_kernel_id": self.local_kernel,
         }
-
-
-@dataclass(frozen=True)
-class Remote:
-    """What is kept for a kernel that notebooks are attached to."""
-
-    watch: KernelWatch
-    on_dead: Callable[[], None]
 
 
 def stop_forwarding(attachment: Attachment, reason: EndReason | None) -> dict[str, Any]:

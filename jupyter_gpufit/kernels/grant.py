@@ -18,7 +18,7 @@ from ..models import Allocation, Endpoint, EndReason, Request, State, Unit
 from ..scheduling.api import Scheduler
 from ..scheduling.entries import with_lines
 from .bootstrap.contents import SAYS
-from .service import Lease, lease
+from .leases import Lease, lease
 
 __all__ = ["ANSWER_WITHIN", "Grant"]
 

@@ -18,12 +18,11 @@ import asyncio
 import fnmatch
 import os
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.ioloop.manager import AsyncIOLoopKernelManager
-from jupyter_client.manager import KernelManager
 from traitlets import Any as AnyTrait
 from traitlets import Float, List, Unicode
 
@@ -31,14 +30,11 @@ from ..errors import Cancelled, GpufitError, Unavailable
 from ..models import EndReason, Unit
 from ..scheduling.api import Scheduler
 from .answer import wait_for_answer
-from .beside import beside
 from .bootstrap import contents
 from .connection import Keys, connection_file, connection_info, make_keys, without_encryption
 from .grant import ANSWER_WITHIN, Grant
-from .idle import KernelWatch
+from .hearing import Hearing
 from .managers import begins_anew, forget_pending, hold_shutdown, start_of_another
-from .notices import extend
-from .resume import Resumable
 from .wishes import WISHES, request_from
 
 __all__ = ["GpufitProvisioner"]
@@ -48,7 +44,7 @@ _KILLED = -int(signal.SIGKILL)
 _GONE = 1  # exit code of a kernel whose allocation ended
 
 
-class GpufitProvisioner(Resumable):
+class GpufitProvisioner(Hearing):
     """Runs a kernel in an allocation. Made by jupyter_client for a kernelspec that names `gpufit-provisioner`."""
 
     gpus = AnyTrait(
@@ -94,16 +90,12 @@ class GpufitProvisioner(Resumable):
     _code: int | None = None
     _expected = False  # an end of the kernel that somebody asked for
     _last_words = ""  # on an end that nobody asked for
-    _watch: KernelWatch | None = None
-    _watched: Grant | None = None  # by which its event loop is reached, also after this kernel's end
     _restarter: Any = None  # the one that tells us when it gives up
-    _tasks: set[asyncio.Task[None]]
 
     def __init__(self, **kwargs: Any) -> None:
         if "wait" in kwargs:  # the kernelspec's word; here it is the name of a method
             kwargs["wait_time"] = kwargs.pop("wait")
         super().__init__(**kwargs)
-        self._tasks = set()
 
     # --- start
 
@@ -149,7 +141,6 @@ class GpufitProvisioner(Resumable):
         if grant is None or unit is None:
             raise Cancelled("the kernel was shut down while it started")
         if not cmd:
-            self._resumed = False
             return self.connection_info
         try:
             keys = self._keys = self._keys or self._make_keys(unit)
@@ -350,50 +341,3 @@ class GpufitProvisioner(Resumable):
 
         asyncio.get_running_loop().call_soon(tell)
         self._spawn(self._close_watch())
-
-    # --- the kernel's own word; all of it on the event loop that the scheduler lives on
-
-    async def _listen(self, grant: Grant) -> None:
-        manager = cast(KernelManager, self.parent)
-        watch = self._watch = KernelWatch(manager, lambda: self.has_process, self._asked)
-        self._watched = grant
-        grant.closers.add(self._stop_listening)
-        watch.start()
-
-    async def _stop_listening(self) -> None:
-        watch, self._watch = self._watch, None
-        if self._watched is not None:
-            self._watched.closers.discard(self._stop_listening)
-        if watch is not None:
-            await watch.close()
-
-    def _asked(self, data: dict[str, Any]) -> None:
-        if data.get("action") == "release":
-            self._spawn(self._release_when_idle(everything=data.get("all") is True))
-        elif data.get("action") == "extend" and (grant := self._grant) is not None:
-            self._spawn(self._extend(grant, data))
-
-    async def _release_when_idle(self, everything: bool) -> None:
-        async def release(scheduler: Scheduler, own: str) -> None:
-            for id in (*(beside(scheduler, own) if everything else ()), own):
-                await scheduler.release(id)
-
-        watch = self._watch
-        if watch is not None and await watch.idle() and (grant := self._grant) is not None:
-            await grant.quietly("release", lambda scheduler: release(scheduler, grant.id), ANSWER_WITHIN)
-
-    async def _extend(self, grant: Grant, data: dict[str, Any]) -> None:
-        info = cast(dict[str, Any], self.connection_info)
-        await grant.quietly("extend", lambda scheduler: extend(scheduler, grant.id, data, info), ANSWER_WITHIN)
-
-    async def _close_watch(self) -> None:
-        if self._watch is not None and self._watched is not None:
-            try:
-                await self._watched.here(self._stop_listening)
-            except Unavailable:
-                self._watch = None  # closed with the service
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

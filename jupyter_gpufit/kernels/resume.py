@@ -24,14 +24,13 @@ __all__ = ["Resumable"]
 
 
 class Resumable(KernelProvisionerBase):
-    """Base of `GpufitProvisioner`."""
+    """Base of `Hearing`, which is the base of `GpufitProvisioner`."""
 
     _grant: Grant | None = None
     _direct = True  # whether this kernel made its allocation itself
     _keys: Keys | None = None
     _unit: Unit | None = None
     _launched = False
-    _resumed = False  # by `pre_launch`, and `launch_kernel` is next
 
     async def get_provisioner_info(self) -> dict[str, Any]:
         """All that `load_provisioner_info` needs, as JSON types. Has the kernel's keys in it: as secret as those."""
@@ -73,7 +72,6 @@ class Resumable(KernelProvisionerBase):
         await self._load(Memory.read(data).provisioner)
         if grant.allocation.unit is not None:
             self._unit = grant.allocation.unit  # after a restart it may be a newer one, at the same ports
-        self._resumed = True
         return True
 
     async def _remember(self, env: dict[str, str], cwd: str | None) -> None:

@@ -83,7 +83,10 @@ class Sessions:
         for allocation in self._scheduler.allocations():
             kernel_id = allocation.kernel_id
             if allocation.state is State.RUNNING and kernel_id is not None and kernel_id in self._kernels:
-                await self._restore(allocation)
+                try:
+                    await self._restore(allocation)
+                except Exception:  # such as: the kernel ended meanwhile. The others' sessions are there all the same
+                    self._log.exception("the sessions of allocation %s were not restored", allocation.name)
                 known = asyncio.Event()
                 worked = self._scheduler.recall(allocation.id, "worked")
                 self._tasks.append(asyncio.create_task(settle(self._kernels, kernel_id, worked, known, self._log)))

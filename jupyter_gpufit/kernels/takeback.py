@@ -108,9 +108,11 @@ async def settle(kernels: Any, kernel_id: str, worked: bytes | None, heard: asyn
     Sets `heard` once that is known; returns when the kernel has been idle, or is gone. `worked`: see `Worked`.
     Called in a task by `Sessions`. Never raises.
     """
-    manager = kernels.get_kernel(kernel_id)
     last = None if worked is None else _read(worked)
     try:
+        if kernel_id not in kernels:
+            raise _Gone
+        manager = kernels.get_kernel(kernel_id)
         if last is not None:
             manager.last_activity = datetime.fromtimestamp(last.at, UTC)
             _keep_for(kernels, kernel_id, last.session)

@@ -105,11 +105,17 @@ class ClaimsDirectory:
         self.file(unit).unlink(missing_ok=True)
 
     def record(self, unit: str) -> Record | None:
-        """The living record of the unit with this id."""
+        """The living record of the unit with this id, if this user wrote it: what others write here of our units must
+        not lead us to processes and directories of their choice."""
         if not self.path.is_dir():
             return None
         with self._locked():
-            return next((record for record in self._read() if record.unit.id == unit), None)
+            try:
+                with open(self.file(unit), "rb", opener=_ours) as file:
+                    record = msgspec.json.decode(file.read(), type=Record)
+            except (OSError, msgspec.DecodeError):
+                return None
+        return record if record.lives and record.unit.id == unit else None
 
     def records(self, place: str) -> list[Record]:
         """The living records of `place`, each with the pids of what runs in its unit now."""
@@ -138,8 +144,11 @@ class ClaimsDirectory:
     def _write(self, record: Record) -> None:
         target = self.file(record.unit.id)
         partial = target.with_suffix(".partial")
-        partial.write_bytes(msgspec.json.encode(record))
-        partial.chmod(0o644)
+        partial.unlink(missing_ok=True)
+        # A new file in any case: in a directory of everybody's somebody may have put a link there.
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(record))
+            os.fchmod(file.fileno(), 0o644)
         partial.replace(target)
 
     @contextlib.contextmanager
@@ -179,6 +188,15 @@ def read_claims(node: str, path: str | os.PathLike[str] | None = None) -> list[C
     Called by the simulated reporter, to let the memory of its GPUs follow what runs on them.
     """
     return [record.claim for record in ClaimsDirectory(path).records(node)]
+
+
+def _ours(path: str, flags: int) -> int:
+    """Opens a file only if it belongs to this user."""
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if os.fstat(fd).st_uid != os.geteuid():
+        os.close(fd)
+        raise PermissionError(f"{path} belongs to somebody else")
+    return fd
 
 
 def _with_pids(record: Record, below: Mapping[int, set[int]]) -> Record:

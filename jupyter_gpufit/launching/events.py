@@ -136,13 +136,16 @@ class Watch:
                 client._raise_for_status(response)
                 if self._closing.is_set():
                     return
-                yield Listed(tuple(list_containers(client, self._spec)), now)
+                listed = tuple(list_containers(client, self._spec))
+                yield Listed(listed, now)
+                there = {seen.unit.id for seen in listed}
                 for line in _lines(response):
                     event = json.loads(line)
-                    old = event.get("timeNano", 0) < now * 1e9  # then only that it ended is still true
-                    if (old and event.get("Action") not in ENDS) or (seen := self._event(client, event)) is None:
+                    old = event.get("timeNano", 0) < now * 1e9  # then it is news only of one that the list still has
+                    if old and not (event.get("Action") in ENDS and event["Actor"]["ID"] in there):
                         continue
-                    yield seen
+                    if (seen := self._event(client, event)) is not None:
+                        yield seen
             finally:
                 with self._lock:
                     self._response = None

@@ -63,6 +63,7 @@ class ProcessLauncher:
         self._ends: dict[str, tuple[int, str]] = {}
         self._told: dict[str, None] = {}
         self._starting: set[str] = set()
+        self._finding = asyncio.Lock()  # a supervisor lets one in
 
     async def open(
         self, on_exit: OnExit, on_claims: Callable[[Sequence[Claim]], None], on_trouble: OnTrouble | None = None
@@ -238,7 +239,8 @@ class ProcessLauncher:
         """The unit, taken over if it is not one of this process; `None` if it has ended."""
         local = RUNNING.get(unit.id)
         if local is None and unit.id not in self._ends:
-            local = await self._call(lambda: RUNNING.get(unit.id) or self._find(unit))
+            async with self._finding:
+                local = await self._call(lambda: RUNNING.get(unit.id) or self._find(unit))
             if local is not None:
                 local.listeners.add(self._ended)
                 self._changed.set()

@@ -147,7 +147,8 @@ class LocalUnit:
 
     def _listen(self) -> None:
         said_gone = False
-        with contextlib.suppress(ConnectionResetError), self._line.reports as reports:
+        # A supervisor that is killed may leave half a line.
+        with contextlib.suppress(ConnectionResetError, json.JSONDecodeError), self._line.reports as reports:
             for line in reports:
                 message = json.loads(line)
                 said_gone |= message["event"] == "gone"

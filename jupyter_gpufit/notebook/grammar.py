@@ -10,7 +10,7 @@ import difflib
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from ..durations import parse_duration
@@ -23,10 +23,11 @@ __all__ = [
     "Parser",
     "add_request",
     "add_span",
-    "complete",
+    "cell_parser",
     "help_of",
     "parse_cell",
     "parse_line",
+    "parser_of",
     "request_of",
 ]
 
@@ -358,58 +359,3 @@ def _words(line: str) -> list[str]:
         return shlex.split(line)
     except ValueError as problem:
         raise InvalidValue(f"{line.strip()!r} cannot be read: {str(problem).lower()}") from None
-
-
-# --- completion
-
-
-def complete(before: str, known: Mapping[str, Callable[[], Iterable[str]]]) -> list[str]:
-    """What the last word of `before` (the line up to the cursor) can become.
-
-    `known` gives the names of allocations (`name`) and nodes (`node`), models of GPUs (`model`) and labels (`label`);
-    each is called only when such a one can come here.
-    """
-    words = before.split()
-    word = "" if not words or before[-1:].isspace() else words.pop()
-    if not words:
-        return []
-    cell = words[0].startswith("%%")
-    done = words[1:]
-    verb = "" if cell or not done else done[0]
-    if not cell and not done:
-        return _starting(word, VERBS)
-    if not cell and verb not in VERBS:
-        return []
-    parser = cell_parser() if cell else parser_of(verb)
-    last = next((action for action in parser._actions if words[-1] in action.option_strings), None)
-    if last is not None and last.nargs != 0:  # the word is that option's value
-        return _values(word, last.dest, known)
-    option, equals, value = word.partition("=")
-    if equals and any(option in action.option_strings for action in parser._actions):
-        dest = next(action.dest for action in parser._actions if option in action.option_strings)
-        return [f"{option}={found}" for found in _values(value, dest, known)]
-    options = [name for name in (*parser.option_names(), "--help") if name not in done]
-    if word.startswith("-"):
-        return _starting(word, options)
-    takes_name = any(action.dest == "name" and not action.option_strings for action in parser._actions)
-    names = []
-    if takes_name and not any(not other.startswith("-") for other in (done if cell else done[1:])):
-        names = _starting(word, known["name"]())
-    return names if word else [*names, *sorted(options)]
-
-
-_SUGGESTED = {
-    "memory": ("8GiB", "16GiB", "24GiB", "40GiB", "80GiB"),
-    "time": ("30m", "1h", "4h", "1d"),
-    "wait": ("1m", "10m", "1h"),
-}
-
-
-def _values(word: str, dest: str, known: Mapping[str, Callable[[], Iterable[str]]]) -> list[str]:
-    if dest in _SUGGESTED:
-        return [value for value in _SUGGESTED[dest] if value.startswith(word)]
-    return _starting(word, known[dest]()) if dest in known and dest != "name" else []
-
-
-def _starting(word: str, all_: Iterable[str]) -> list[str]:
-    return sorted({shlex.quote(name) for name in all_ if name.startswith(word)})

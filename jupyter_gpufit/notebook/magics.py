@@ -20,7 +20,7 @@ from ..models import Request, State
 from . import grammar
 from .cells import Interrupted, RemoteError
 from .client import Client, Json, connect, has_ended, is_running, latest
-from .completion import Known
+from .completion import Known, complete
 from .forward import AllocationLost, Forwarder, Link, run_here
 from .obtain import give_back, obtain, until_ended, until_running
 from .outputs import outputs_of
@@ -89,7 +89,7 @@ class Gpufit:
 
     def complete(self, before: str) -> list[str]:
         """What the last word of the line, up to the cursor, can become."""
-        return grammar.complete(before, self.known)
+        return complete(before, self.known)
 
     # --- what there is
 

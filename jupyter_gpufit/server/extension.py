@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,17 +17,10 @@ from ..errors import GpufitError, Unavailable
 from ..kernels.adopt import ServerKernelHost
 from ..kernels.attach import Attachment, Attachments
 from ..kernels.beside import beside
+from ..kernels.leases import current, expect_current, set_current
 from ..kernels.notices import extend
 from ..kernels.rounds import Rounds
-from ..kernels.service import (
-    Service,
-    current,
-    default_owner,
-    default_store,
-    expect_current,
-    open_service,
-    set_current,
-)
+from ..kernels.service import Service, default_owner, default_store, open_service
 from ..kernels.sessions import Sessions
 from ..scheduling.api import Scheduler
 from .events import Events
@@ -150,27 +144,20 @@ class GpufitExtension(ExtensionApp):
         events, self._events = self._events, None
         rounds, self._rounds = self._rounds, None
         sessions, self._sessions = self._sessions, None
+        unsubscribe, self._unsubscribe = self._unsubscribe, ()
         if keep and self._gate is not None:
             self._gate.shut()  # until we are gone: a front end must not find missing what is let go of
-        if rounds is not None:
-            await rounds.close()
-        if sessions is not None:
-            await sessions.close()
-        if attachments is not None:
-            await attachments.close()
-        if service is None:
-            set_current(None)
-            return
-        unsubscribe, self._unsubscribe = self._unsubscribe, ()
-        try:
-            await service.close(keep)
-        finally:
-            if current() is service:
-                set_current(None)
-            for stop in unsubscribe:
-                stop()
+        async with AsyncExitStack() as undo:  # from the last to the first, whatever one of them raises
             if events is not None:
-                events.close()
+                undo.callback(events.close)
+            for stop in unsubscribe:
+                undo.callback(stop)
+            undo.callback(_no_longer_current, service)
+            if service is not None:
+                undo.push_async_callback(service.close, keep)
+            for part in (attachments, sessions, rounds):
+                if part is not None:
+                    undo.push_async_callback(part.close)
 
     def current_activity(self) -> list[str]:
         """Called by a server that shuts down when nothing goes on: also a request that is queued is something."""
@@ -206,6 +193,18 @@ class GpufitExtension(ExtensionApp):
             log=self.log,
             config=self.config,
         )
+        try:
+            await self._connect(serverapp, service, host)
+        except BaseException:  # such as: the server is stopped already
+            if self._attachments is not None:
+                await self._attachments.close()  # so that no notebook is given a new local kernel just now
+            await service.close(keep)
+            raise
+        self._service = service
+        set_current(service)
+
+    async def _connect(self, serverapp: Any, service: Service, host: ServerKernelHost) -> None:
+        """Tell everybody of the service, and have sessions and attachments as they were before this server."""
         events = self._events = Events(serverapp.event_logger)
         attachments = self._attachments = Attachments(
             serverapp.session_manager,
@@ -230,21 +229,20 @@ class GpufitExtension(ExtensionApp):
             root=serverapp.root_dir,
             log=self.log,
         )
-        try:
-            await sessions.restore()
-        except BaseException:  # such as: the server is stopped already
-            await service.close(keep)
-            raise
+        await sessions.restore()
         sessions.watch()
         self._rounds = Rounds(service.examine)
-        self._service = service
-        set_current(service)
 
     def _attachment_changed(self, attachment: Attachment) -> None:
         if self._events is not None:
             self._events.attachment(attachment)
         if self._sessions is not None:
             self._sessions.changed()
+
+
+def _no_longer_current(service: Service | None) -> None:
+    if service is None or current() is service:
+        set_current(None)
 
 
 def _without_our_tracebacks(record: logging.LogRecord) -> bool:

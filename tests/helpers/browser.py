@@ -150,7 +150,8 @@ class Notebook:
     def dismiss(self) -> None:
         """Say yes to all dialogs, if there are any (a kernel that died has one)."""
         while self.page.locator(".jp-Dialog").count():
-            self.accept()
+            with contextlib.suppress(Error):  # it has gone by itself, as one about a lost connection does
+                self.page.locator(".jp-Dialog .jp-mod-accept").first.click(timeout=2000)
             self.page.wait_for_timeout(100)
 
     # --- what a person sees

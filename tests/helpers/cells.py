@@ -63,10 +63,11 @@ def ready(client: Any, timeout: float = 60.0) -> None:
     deadline = time.monotonic() + timeout
     while True:
         assert time.monotonic() < deadline, "the kernel does not answer"
-        client.kernel_info()
+        asked = client.kernel_info()
         try:
-            client.get_shell_msg(timeout=1)
-            client.get_iopub_msg(timeout=1)
+            for receive in (client.get_shell_msg, client.get_iopub_msg):
+                while receive(timeout=1)["parent_header"].get("msg_id") != asked:  # not what a kernel before it said
+                    assert time.monotonic() < deadline, "the kernel does not answer"
         except queue.Empty:
             continue
         return

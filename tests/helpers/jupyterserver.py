@@ -7,6 +7,7 @@ async with server_process(tmp_path, inventory=...) as it:   # it.pid, await it.s
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import random
@@ -40,10 +41,15 @@ def directories(home: Path) -> dict[str, str]:
     return {name: str(place) for name, place in places.items()} | {"JUPYTER_PLATFORM_DIRS": "0"}
 
 
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
+_ports = itertools.cycle(random.sample(range(10_000 + 600 * _WORKER, 10_600 + 600 * _WORKER), 600))
+
+
 def free_port() -> int:
-    """A port that nobody has now, and that neither the system nor a launcher gives to anybody."""
+    """A port that nobody has now, and that neither the system nor a launcher gives to anybody; nor another worker, who
+    would then ask our server for their own, nor this one again so soon."""
     while True:
-        port = random.randrange(10_000, 15_000)
+        port = next(_ports)
         with socket.socket() as free, suppress(OSError):
             free.bind(("127.0.0.1", port))
             return port

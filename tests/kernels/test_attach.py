@@ -39,8 +39,15 @@ class Desk:
         self.kernels, self.sessions = here.app.kernel_manager, here.app.session_manager
         self.changes: list[dict[str, Any]] = []
         self.released: list[str] = []
+        self.extended: list[str] = []
         self.attachments = Attachments(
-            self.sessions, self.kernels, self.release, self.changed, logging.getLogger("attachments"), self.beside
+            self.sessions,
+            self.kernels,
+            self.release,
+            self.changed,
+            logging.getLogger("attachments"),
+            self.beside,
+            self.extend,
         )
         self.allocations: dict[str, Allocation] = {}
 
@@ -73,6 +80,9 @@ class Desk:
         )
         return made
 
+    async def extend(self, id: str, data: dict[str, Any], info: dict[str, Any]) -> None:
+        self.extended.append(f"{id} by {data['time']}")
+
     async def end(self, id: str, reason: EndReason) -> None:
         kernel_id = self.allocations[id].kernel_id
         assert kernel_id is not None
@@ -100,7 +110,7 @@ async def desk_at(home: Path, **config: Any) -> AsyncIterator[Desk]:
             yield desk
         finally:
             await desk.attachments.close()
-            ours = ("kernels/attach.py", "kernels/idle.py")
+            ours = ("kernels/attach.py", "kernels/remotes.py", "kernels/idle.py")
             assert [task for task in asyncio.all_tasks() if any(file in str(task) for file in ours)] == []
 
 
@@ -439,6 +449,21 @@ async def test_release_all_asked_by_the_remote_kernel(desk: Desk, more: str, rel
     await notebook.on(local)
     await eventually(lambda: desk.allocations[released[-1]].state is State.ENDED)
     assert desk.released == released
+
+
+async def test_more_time_is_given_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that was started on its GPUs is heard by its provisioner, too, when another notebook is attached."""
+    notebook, allocation, _ = await attached(desk)
+    provisioner = desk.kernels.get_kernel(str(allocation.kernel_id)).provisioner
+    asks = (ASK % "extend").replace("'extend'", "'extend', 'time': '%s'")
+    monkeypatch.setattr(provisioner, "listens", True, raising=False)
+    await notebook.run(asks % "1h")
+    await asyncio.sleep(0.3)
+    assert desk.extended == []
+    monkeypatch.setattr(provisioner, "listens", False)
+    await notebook.run(asks % "2h")
+    await eventually(lambda: desk.extended)
+    assert desk.extended == ["a1 by 2h"]
 
 
 async def test_what_somebody_holds_beside_an_allocation() -> None:

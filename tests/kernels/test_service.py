@@ -15,6 +15,7 @@ import pytest
 from helpers.cells import Cell
 
 from jupyter_gpufit.errors import GpufitError, NoFit
+from jupyter_gpufit.kernels import leases
 from jupyter_gpufit.kernels import service as services
 from jupyter_gpufit.kernels.service import ThreadedService
 from jupyter_gpufit.models import Allocation, EndReason, Request, State
@@ -137,34 +138,34 @@ async def test_kernels_use_the_service_of_their_server(cluster_file: Path) -> No
     service = await services.open_service(str(cluster_file))
     try:
         await service.settled()
-        lease = await services.lease()  # on the service's own loop
+        lease = await leases.lease()  # on the service's own loop
         assert len(await lease.see(lambda scheduler: scheduler.nodes())) == 2
         await lease.close()
-        services.set_current(service)
+        leases.set_current(service)
 
         async def elsewhere() -> int:
-            other = await services.lease()
+            other = await leases.lease()
             nodes = await other.see(lambda scheduler: scheduler.nodes())
             await other.close()
             return len(nodes)
 
         assert await asyncio.to_thread(asyncio.run, elsewhere()) == 2
     finally:
-        services.set_current(None)
+        leases.set_current(None)
         await service.close()
 
 
 async def test_kernels_wait_for_a_service_that_is_to_come(cluster_file: Path) -> None:
-    services.expect_current()
+    leases.expect_current()
     waiting = asyncio.create_task(asyncio.to_thread(asyncio.run, lease_elsewhere()))
     await asyncio.sleep(0.3)
     assert not waiting.done()
     service = await services.open_service(str(cluster_file))
-    services.set_current(service)
+    leases.set_current(service)
     try:
         assert await waiting is service
     finally:
-        services.set_current(None)
+        leases.set_current(None)
         await service.close()
 
 
@@ -175,9 +176,9 @@ async def test_a_start_that_is_given_up_while_the_service_opens_holds_nothing(mo
         opens.set()
         opened.wait(30)
 
-    monkeypatch.setattr(services, "_hold", hold)
-    monkeypatch.setattr(services, "_let_go", let_go.set)
-    start = asyncio.create_task(services.lease())
+    monkeypatch.setattr(leases, "_hold", hold)
+    monkeypatch.setattr(leases, "_let_go", let_go.set)
+    start = asyncio.create_task(leases.lease())
     assert await asyncio.to_thread(opens.wait, 30)
     start.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -188,7 +189,7 @@ async def test_a_start_that_is_given_up_while_the_service_opens_holds_nothing(mo
 
 
 async def lease_elsewhere() -> object:
-    lease = await services.lease()
+    lease = await leases.lease()
     await lease.close()
     return lease._service
 
@@ -226,5 +227,5 @@ def test_a_forked_child_does_not_use_its_parents_thread(cluster_file: Path) -> N
     with ThreadedService(str(cluster_file)):
         pid = os.fork()
         if pid == 0:
-            os._exit(0 if services._embedded is None and services._leases == 0 else 1)
+            os._exit(0 if leases._embedded is None and leases._leases == 0 else 1)
         assert os.waitpid(pid, 0)[1] == 0

@@ -15,7 +15,7 @@ import pytest
 
 from jupyter_gpufit.errors import NodeUnreachable
 from jupyter_gpufit.launching import line, supervise
-from jupyter_gpufit.launching.directory import Process
+from jupyter_gpufit.launching.directory import ClaimsDirectory, Process
 from jupyter_gpufit.models import Unit, decode, encode
 from jupyter_gpufit.scheduling.needs import KILLED
 
@@ -179,6 +179,25 @@ async def test_a_living_servers_unit_is_not_taken_away(left, processes, monkeypa
         server.kill()
         await other.launcher.take_over(server.unit)
         await other.launcher.stop(server.unit)
+    await processes.clean()
+
+
+async def test_what_others_write_of_a_unit_leads_nowhere(left, processes, tmp_path):
+    """The directory of claims is everybody's: a record made up by somebody else must not be followed."""
+    server = left()
+    server.kill()
+    claims = ClaimsDirectory()
+    theirs = json.loads(claims.file(server.unit.id).read_bytes()) | {"directory": str(tmp_path)}
+    (claims.path / "0.json").write_text(json.dumps(theirs))
+    assert claims.record(server.unit.id).directory not in ("", str(tmp_path))
+    if os.geteuid() == 0:  # who else can give files away
+        os.chown(claims.file(server.unit.id), 65534, -1)
+        assert claims.record(server.unit.id) is None
+        os.chown(claims.file(server.unit.id), 0, -1)
+    (claims.path / "0.json").unlink()
+    async with processes.opened() as next_one:
+        await next_one.launcher.stop(server.unit)
+        assert server.living == set()
     await processes.clean()
 
 

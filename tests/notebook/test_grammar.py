@@ -8,7 +8,8 @@ import pytest
 
 from jupyter_gpufit.errors import InvalidValue
 from jupyter_gpufit.models import Request
-from jupyter_gpufit.notebook.grammar import VERBS, complete, help_of, parse_cell, parse_line, request_of
+from jupyter_gpufit.notebook.completion import complete
+from jupyter_gpufit.notebook.grammar import VERBS, help_of, parse_cell, parse_line, request_of
 
 GIB = 2**30
 

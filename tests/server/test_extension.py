@@ -13,7 +13,7 @@ from helpers.jupyterserver import server_here
 from helpers.office import MakeOffice, Office, extension_of
 
 from jupyter_gpufit.errors import StoreError
-from jupyter_gpufit.kernels import service as services
+from jupyter_gpufit.kernels import leases
 from jupyter_gpufit.models import State
 from jupyter_gpufit.server import extension as extension_module
 from jupyter_gpufit.server.handlers import routes
@@ -27,20 +27,20 @@ async def test_before_it_starts(make_office: MakeOffice) -> None:
             assert answer.json["error"] == "unavailable"
             assert "not started yet" in answer.json["message"]
         assert (await office.front.gpufit("GET", "openapi.yaml")).status == 200
-        assert services.current() is None
+        assert leases.current() is None
     # Leaving has stopped an extension that never started.
     assert not office.parts.closed
 
 
 async def test_it_starts_and_stops_with_the_server(make_office: MakeOffice) -> None:
     async with make_office() as office:
-        assert services.current() is office.parts
+        assert leases.current() is office.parts
         assert office.parts.opened["owner"] == "ada"
         made = await office.front.request(gpus=1)
         assert office.extension.current_activity() == [made["id"]]
         scheduler = office.parts.scheduler
     assert office.parts.closed
-    assert services.current() is None
+    assert leases.current() is None
     assert scheduler.get(made["id"]).state is State.ENDED
     assert not office.parts.engines["n1"].containers
 
@@ -48,7 +48,7 @@ async def test_it_starts_and_stops_with_the_server(make_office: MakeOffice) -> N
 async def test_starting_and_stopping_twice(office: Office) -> None:
     parts = office.parts
     await office.extension._start_jupyter_server_extension(office.here.app)
-    assert services.current() is parts, "nothing was opened a second time"
+    assert leases.current() is parts, "nothing was opened a second time"
     await office.extension.stop_extension()
     answer = await office.front.gpufit("GET", "nodes", expect=503)
     assert "stopping" in answer.json["message"]
@@ -84,6 +84,34 @@ async def test_a_bug_at_the_start(make_office: MakeOffice, monkeypatch: pytest.M
         answer = await office.front.gpufit("GET", "nodes", expect=503)
         assert "RuntimeError: oh" in answer.json["message"]
         assert (await office.front.api("GET", "api/kernels")).status == 200
+
+
+async def test_a_bug_once_the_service_is_open(make_office: MakeOffice, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with make_office(start=False) as office:
+
+        def fail(_: Any) -> None:
+            raise RuntimeError("oh")
+
+        monkeypatch.setattr(extension_module.Sessions, "watch", fail)
+        await office.here.app.extension_manager.start_all_extensions()
+        answer = await office.front.gpufit("GET", "nodes", expect=503)
+        assert "RuntimeError: oh" in answer.json["message"]
+        assert office.parts.closed, "nobody else would close it"
+        assert leases.current() is None
+        assert (await office.front.api("GET", "api/kernels")).status == 200
+
+
+async def test_a_stop_goes_through_all_its_steps(make_office: MakeOffice, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with make_office() as office:
+
+        async def fail(_: Any) -> None:
+            raise RuntimeError("oh")
+
+        monkeypatch.setattr(extension_module.Sessions, "close", fail)
+        with pytest.raises(RuntimeError, match="oh"):
+            await office.extension.stop_extension()
+        assert office.parts.closed
+        assert leases.current() is None
 
 
 async def test_stopped_while_it_starts(make_office: MakeOffice, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@ import aiohttp
 import pytest
 from helpers.office import MakeOffice
 
+from jupyter_gpufit.server import gate
+
 
 async def test_kernels_and_sessions_wait_until_the_extension_has_started(make_office: MakeOffice) -> None:
     async with make_office(start=False) as office:
@@ -34,6 +36,14 @@ async def test_kernels_and_sessions_wait_until_the_extension_has_started(make_of
         with pytest.raises(aiohttp.WSServerHandshakeError):
             await socket
         assert (await front.api("GET", "api/sessions", expect=200)).json != []
+
+
+async def test_nobody_is_locked_out_if_it_is_never_opened(
+    make_office: MakeOffice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "_LONGEST", 0.2)
+    async with make_office(start=False) as office:
+        assert (await office.front.api("GET", "api/kernels", expect=200)).json == []
 
 
 async def test_who_goes_away_while_waiting_leaves_nothing_behind(make_office: MakeOffice) -> None:

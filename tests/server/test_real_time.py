@@ -155,8 +155,13 @@ async def test_an_idle_kernel_is_warned_and_released_and_a_silent_cell_never(
         await cell
 
         # It has nothing to do: warned, told with its next cell, which takes that back; and then left alone.
-        await front.allocation("train", lambda one: "is released in" in one["warning"])
-        await eventually(lambda: _is_told(notebook, "To keep it, run a cell in it"))
+        async def is_told() -> bool:
+            warned.clear()
+            may_answer.set()
+            await front.allocation("train", lambda one: "is released in" in one["warning"])
+            return await _is_told(notebook, "To keep it, run a cell in it")
+
+        await eventually(is_told)
         may_answer.set()
         await front.allocation("train", lambda one: one["warning"] == "")
         ended = await front.allocation(made["id"], lambda one: one["state"] == "ended")
