@@ -114,7 +114,7 @@ def _parser() -> CommandParser:
     parser = MainParser(
         prog="jupyter gpufit",
         description="GPUs for notebooks, from the machines of gpufit.toml. Without a verb: what I hold, and the "
-        "machines. attach and detach are about a notebook, and work only in one: %%gpufit attach NAME.",
+        "machines. attach and detach are about a notebook, and work only in one: %gpufit attach NAME.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     _add_common(parser, "first_")

@@ -149,7 +149,9 @@ class DemoServer:
 
     def _furnish(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
-        (self.directory / "gpufit.toml").write_text(NODES, "utf-8")
+        # With --dir there may be one, which somebody has changed since: a quota, another node.
+        if not (self.directory / "gpufit.toml").exists():
+            (self.directory / "gpufit.toml").write_text(NODES, "utf-8")
         if not (self.root / NOTEBOOK).exists():
             (self.root / NOTEBOOK).write_text(_without_outputs(quick_start().read_text("utf-8")), "utf-8")
 

@@ -103,15 +103,24 @@ class Service:
             undo.callback(_by_loop.pop, self.loop, None)
             undo.push_async_callback(self._poller.stop)
             if isinstance(self.host, ServerKernelHost):
+                if keep:  # those that were still being taken back
+                    undo.push_async_callback(self._let_go, self.host, self._kept())
                 undo.push_async_callback(self.host.close)
             undo.push_async_callback(self._notices.close)
             undo.push_async_callback(self._scheduler.close, release=not keep)
             if keep and isinstance(self.host, ServerKernelHost):
-                for allocation in self.scheduler.allocations():
-                    if allocation.state is State.RUNNING and allocation.kernel_id is not None:
-                        undo.push_async_callback(self.host.let_go, allocation.kernel_id)
+                undo.push_async_callback(self._let_go, self.host, self._kept())
             while self.closers:
                 await self.closers.pop()()
+
+    def _kept(self) -> list[str]:
+        """The kernels that a stop lets go on."""
+        allocations = self.scheduler.allocations()
+        return [one.kernel_id for one in allocations if one.state is State.RUNNING and one.kernel_id is not None]
+
+    async def _let_go(self, host: ServerKernelHost, kernels: list[str]) -> None:
+        for kernel_id in kernels:
+            await host.let_go(kernel_id)
 
 
 async def open_service(

@@ -3,7 +3,8 @@
 It plays the part that the engine's list of containers plays for Docker. `$GPUFIT_CLAIMS_DIR`, else `gpufit-claims` in
 the directory for temporary files, writable by everybody with the sticky bit, as that one. Whoever reads or writes locks
 the directory itself (flock(2)), so a claim is checked and written in one step. A record whose holder and supervisor are
-both gone (by pid *and* start time) claims nothing; its owner's next look removes it.
+both gone (by pid *and* start time) claims nothing, once what it left running is ended, too; its owner's next look does
+that, and removes it with its unit's directory.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ from ..errors import LaunchError
 from ..models import Claim, Unit
 from . import claims
 from .supervise import descendants
+from .sweeping import sweep
 
 __all__ = ["ClaimsDirectory", "Process", "Record", "read_claims"]
 
 LOCK_WITHIN = 10.0  # s; it is held for a millisecond
+SWEEP_WITHIN = 1.0  # s; for what a killed supervisor left to end; else its claim stays, and it is tried again
 
 
 class Process(Struct, frozen=True):
@@ -134,12 +137,24 @@ class ClaimsDirectory:
                 record = msgspec.json.decode(file.read_bytes(), type=Record)
             except (OSError, msgspec.DecodeError):
                 continue  # gone in this moment (a supervisor removes its own), or nothing of ours
-            if record.lives:
+            if record.lives or not self._swept(file, record):
                 living.append(record)
             else:
                 with contextlib.suppress(OSError):  # another user's: theirs to remove
                     file.unlink()
         return living
+
+    def _swept(self, file: Path, record: Record) -> bool:
+        """Whether nothing runs any more of a unit whose server and supervisor were both killed: what that leaves of
+        ours is ended, and its directory removed. (As in `record`: what others write must not lead us anywhere.)"""
+        try:
+            with open(file, "rb", opener=_ours) as opened:
+                ours = msgspec.json.decode(opened.read(), type=Record) == record
+        except (OSError, msgspec.DecodeError):
+            return True
+        if not ours or not record.directory or file != self.file(record.unit.id):
+            return True
+        return sweep(record.unit.id, record.directory, SWEEP_WITHIN)
 
     def _write(self, record: Record) -> None:
         target = self.file(record.unit.id)

@@ -64,6 +64,7 @@ class ProcessLauncher:
         self._told: dict[str, None] = {}
         self._starting: set[str] = set()
         self._finding = asyncio.Lock()  # a supervisor lets one in
+        self._unreached: set[str] = set()  # units that live, and whose supervisor does not answer
 
     async def open(
         self, on_exit: OnExit, on_claims: Callable[[Sequence[Claim]], None], on_trouble: OnTrouble | None = None
@@ -118,6 +119,8 @@ class ProcessLauncher:
     def exit_code(self, unit: Unit) -> int | None:
         if (local := RUNNING.get(unit.id)) is not None:
             return local.code
+        if unit.id in self._unreached:
+            return None
         return self._ends.get(unit.id, (KILLED, ""))[0]  # it has ended, or `take_over` would have found it
 
     def describe_exit(self, unit: Unit) -> str:
@@ -240,7 +243,12 @@ class ProcessLauncher:
         local = RUNNING.get(unit.id)
         if local is None and unit.id not in self._ends:
             async with self._finding:
-                local = await self._call(lambda: RUNNING.get(unit.id) or self._find(unit))
+                try:
+                    local = await self._call(lambda: RUNNING.get(unit.id) or self._find(unit))
+                except NodeUnreachable:
+                    self._unreached.add(unit.id)
+                    raise
+            self._unreached.discard(unit.id)
             if local is not None:
                 local.listeners.add(self._ended)
                 self._changed.set()

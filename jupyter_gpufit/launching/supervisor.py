@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
-import signal
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -22,17 +20,15 @@ from typing import Any
 from ..errors import LaunchError
 from ..models import Claim, Unit
 from ..scheduling.needs import KILLED
-from . import supervise
 from .base import describe_end
 from .directory import Record
 from .line import Child, Door, Line
 from .ports import Ports
+from .sweeping import MARK, sweep
 
 __all__ = ["RUNNING", "LocalUnit"]
 
 LOG, LOG_SIZE = "log", 8 * 2**20
-MARK = "GPUFIT_UNIT"
-"""In the environment of everything a unit runs: by it the rest is found should the supervisor itself be killed."""
 
 RUNNING: dict[str, LocalUnit] = {}
 """The units of this process, by id, until they are gone."""
@@ -187,14 +183,8 @@ class LocalUnit:
                     listener(self)
 
     def _sweep(self) -> None:
-        """What a killed supervisor leaves: its descendants (the main one died with it), its files, its claim."""
-        mark = f"{MARK}={self.unit.id}".encode()
-        while left := [pid for pid in supervise.processes() if mark in _environment(pid)]:
-            for pid in left:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-            threading.Event().wait(0.01)
-        shutil.rmtree(self.directory, ignore_errors=True)
+        """What a killed supervisor leaves: its descendants, its files, its claim."""
+        sweep(self.unit.id, self.directory)
         self._record.unlink(missing_ok=True)
 
 
@@ -204,10 +194,3 @@ def make_directory(name: str) -> Path:
         return Path(tempfile.mkdtemp(prefix=f"gpufit-{name[:32]}-"))
     except OSError as error:
         raise LaunchError(f"cannot make a directory in {tempfile.gettempdir()}: {error.strerror}") from None
-
-
-def _environment(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # gone, another user's, or a system without /proc
-        return []

@@ -163,7 +163,7 @@ class _Run:
                 self._show_stream()
                 raise
         self._show_stream()
-        reply = self._reply or Reply()
+        reply = self._reply or Reply(status="ok" if self._error is None else "error")
         if reply.error is None and reply.status == "error":
             reply.error = self._error or {}
         reply.wish = self._wish
@@ -177,6 +177,9 @@ class _Run:
     def _handle(self, message: Message) -> None:
         if message.tells_death:
             raise KernelGone("the kernel died while the cell ran")
+        if message.channel == "iopub" and message.type == "shutdown_reply":
+            # It interrupts the cell and goes, and answers nothing any more.
+            raise KernelGone("the kernel was shut down while the cell ran")
         if message.type == "comm_open" and message.content.get("target_name") == _OWN_TARGET:
             data = message.content.get("data") or {}
             self._wish = str(data.get("action")) + (" --all" if data.get("all") else "")

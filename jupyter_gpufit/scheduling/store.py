@@ -45,6 +45,8 @@ __all__ = ["MEMORY", "Store", "StoreLocked"]
 
 MEMORY: Literal[":memory:"] = ":memory:"
 SCHEMA = 2
+AGAIN = 5.0
+"""Seconds after a transaction that failed (a full disk), until it is tried again."""
 GATHER = 0.01
 """Seconds that changes are gathered before they are written in one transaction."""
 MOST_FILES = 64
@@ -83,6 +85,7 @@ class Store:
         self._memories_waiting: dict[tuple[str, str], bytes | None] = {}
         self._lock = threading.Lock()
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop
         self._closed = False
 
     @classmethod
@@ -234,12 +237,17 @@ class Store:
 
     def _write_later(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(GATHER, self._write_soon)
+            self._loop = asyncio.get_running_loop()
+            self._timer = self._loop.call_later(GATHER, self._write_soon)
 
     def _write_soon(self) -> None:
         self._timer = None
         if not self._closed:
             self._thread.submit(self._write)
+
+    def _write_again(self) -> None:
+        if self._timer is None and not self._closed:
+            self._timer = self._loop.call_later(AGAIN, self._write_soon)
 
     def _write(self, strict: bool = False) -> None:
         with self._lock:
@@ -265,6 +273,7 @@ class Store:
                 self._memories_waiting = memories | self._memories_waiting
             message = f"{self.path} cannot be written: {error}; allocations would not survive a crash now"
             self._log.error(message)
+            self._loop.call_soon_threadsafe(self._write_again)
             if strict:
                 raise StoreError(message) from error
 

@@ -76,6 +76,7 @@ class GpufitExtension(ExtensionApp):
     _sessions: Sessions | None = None
     _gate: Gate | None = None
     _opening: asyncio.Task[None] | None = None
+    _stopping: asyncio.Task[None] | None = None
     _failure: str | None = None
     _unsubscribe: tuple[Callable[[], None], ...] = ()
 
@@ -132,7 +133,16 @@ class GpufitExtension(ExtensionApp):
 
     async def stop_extension(self) -> None:
         """Called when the server stops, also if it never started. Releases what this server's scheduler holds, or lets
-        it go on (`on_stop`)."""
+        it go on (`on_stop`).
+
+        A second signal calls it again, and would shut down all kernels that the first call has not let go of yet: it
+        waits for that one.
+        """
+        if self._stopping is None or self._stopping.done():
+            self._stopping = asyncio.create_task(self._stop())
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
         keep = self.on_stop == "keep"
         opening, self._opening = self._opening, None
         if opening is not None:

@@ -15,7 +15,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from jupyter_gpufit.cli.app import main
-from jupyter_gpufit.cli.demo import _browser_at, _without_outputs, quick_start
+from jupyter_gpufit.cli.demo import NODES, _browser_at, _without_outputs, quick_start
 
 Captured = pytest.CaptureFixture[str]
 
@@ -49,10 +49,12 @@ def test_check_ends_non_zero_when_a_cell_fails(tmp_path: Path, capsys: Captured)
         new_code_cell(cell) for cell in ("print('fine')", "%load_ext jupyter_gpufit\n%gpufit request 99", "never = 1")
     ]
     nbformat.write(new_notebook(cells=cells), work / "notebooks" / "quickstart.ipynb")
+    (work / "gpufit.toml").write_text(inventory := NODES + "\n[quota]\ngpus = 200\n", "utf-8")
     assert main(["demo", "--check", "--json", "--dir", str(work)]) == 1
     steps = json.loads(capsys.readouterr().out)["steps"]
     assert [step["ok"] for step in steps] == [True, False]
     assert "could ever give 99 GPUs" in steps[1]["output"]
+    assert (work / "gpufit.toml").read_text("utf-8") == inventory  # what somebody wrote there is not written over
 
 
 def test_the_browsers_words_do_not_tell_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,7 +174,9 @@ class Engines:
         """Command lines of what runs in containers, or was left by one."""
         groups = {group for engine in self._cluster for group in Path("/sys/fs/cgroup").glob(f"**/{engine.netns}")}
         files = [file for group in groups for file in group.rglob("cgroup.procs")]
-        return [_command(pid) for pid in sorted({int(pid) for file in files for pid in file.read_text().split()})]
+        found = [_command(pid) for pid in sorted({int(pid) for file in files for pid in file.read_text().split()})]
+        # A dockerd that is killed while it makes a container leaves what was to become it: no container, and not ours.
+        return [command for command in found if not command.endswith(": runc init")]
 
 
 def _command(pid: int) -> str:

@@ -10,13 +10,17 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 from helpers.cells import Cell
+from helpers.frontend import eventually
 
 from jupyter_gpufit.errors import GpufitError, NoFit
 from jupyter_gpufit.kernels import leases
 from jupyter_gpufit.kernels import service as services
+from jupyter_gpufit.kernels.adopt import ServerKernelHost
 from jupyter_gpufit.kernels.service import ThreadedService
 from jupyter_gpufit.models import Allocation, EndReason, Request, State
 
@@ -229,3 +233,40 @@ def test_a_forked_child_does_not_use_its_parents_thread(cluster_file: Path) -> N
         if pid == 0:
             os._exit(0 if leases._embedded is None and leases._leases == 0 else 1)
         assert os.waitpid(pid, 0)[1] == 0
+
+
+class Kernels(dict[str, Any]):
+    """A multi-kernel manager whose one kernel is there when it has been taken back: here, by the time of `appear`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gone: list[str] = []
+
+    def appear(self, kernel_id: str) -> None:
+        self[kernel_id] = mock.Mock(cleanup_resources=mock.AsyncMock())
+
+    def get_kernel(self, kernel_id: str) -> Any:
+        return self[kernel_id]
+
+    def remove_kernel(self, kernel_id: str) -> None:
+        self.gone.append(kernel_id)
+        del self[kernel_id]
+
+
+async def test_stopped_while_a_kernel_is_taken_back() -> None:
+    """With `keep`, the server must not find it in its kernel manager afterwards: it would shut it down."""
+    kernels = Kernels()
+    host = ServerKernelHost(kernels)
+    running = mock.Mock(state=State.RUNNING, kernel_id="k")
+    scheduler = mock.Mock(allocations=lambda: [running], close=mock.AsyncMock())
+    service = services.Service(scheduler, mock.Mock(), mock.Mock(stop=mock.AsyncMock()), host, "ada")
+
+    async def taken_back() -> str:
+        await eventually(lambda: scheduler.close.called)  # which gives it up; but it comes, all the same
+        kernels.appear("k")
+        return "k"
+
+    host._starts.add(asyncio.create_task(taken_back()))
+    await service.close(keep=True)
+    assert (kernels.gone, dict(kernels)) == (["k"], {})
+    scheduler.close.assert_awaited_once_with(release=False)

@@ -75,6 +75,11 @@ class Left:
         self.process.wait()
 
     @property
+    def directory(self) -> Path:
+        """The unit's own."""
+        return Path(ClaimsDirectory().record(self.unit.id).directory)
+
+    @property
     def living(self) -> set[int]:
         return {pid for pid in self.pids if Process.of(pid)}
 
@@ -175,6 +180,7 @@ async def test_a_living_servers_unit_is_not_taken_away(left, processes, monkeypa
     async with processes.opened() as other:
         with pytest.raises(NodeUnreachable, match="does not answer"):
             await other.launcher.take_over(server.unit)
+        assert other.launcher.exit_code(server.unit) is None, "what cannot be asked is not dead"
         assert server.living == server.pids
         server.kill()
         await other.launcher.take_over(server.unit)
@@ -210,4 +216,23 @@ async def test_without_another_server_it_ends_in_time(left, processes, eventuall
         await late.launcher.take_over(server.unit)
         assert late.launcher.exit_code(server.unit) == KILLED
         await late.launcher.stop(server.unit)
+    await processes.clean()
+
+
+async def test_killed_together_with_its_supervisor(left, processes, eventually):
+    """As `pkill -9 python` does: what the unit had forked, and its directory (keys are in it), go with the claim."""
+    forks = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'],"
+    server = left(code=f"{forks} start_new_session=True)\n{TALKS}")
+    assert len(server.pids) == 3
+    directory = server.directory
+    assert directory.is_dir()
+    server.kill()
+    os.kill(server.supervisor, signal.SIGKILL)
+    await eventually(lambda: not Process.of(server.supervisor), "it to be gone")
+    async with processes.opened() as next_one:
+        await next_one.launcher.take_over(server.unit)
+        assert next_one.launcher.exit_code(server.unit) == KILLED
+        assert await next_one.launcher.units() == []
+        assert server.living == set()
+        assert not directory.exists()
     await processes.clean()

@@ -154,6 +154,20 @@ def test_when_one_half_of_the_end_is_lost_it_is_not_waited_for_for_ever(
     assert run_cell(Script(only, None), "x", Seen()).status == "ok"
 
 
+def test_an_error_whose_reply_is_lost_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "_TAIL", -1.0)
+    reply = run_cell(Script(said("error", ename="KeyboardInterrupt"), IDLE, None), "x", Seen())
+    assert (reply.status, reply.error) == ("error", {"ename": "KeyboardInterrupt"})
+
+
+def test_a_kernel_that_is_shut_down_while_the_cell_runs_is_gone() -> None:
+    outputs = Seen()
+    goes = said("shutdown_reply", parent="other", status="ok", restart=False)
+    with pytest.raises(KernelGone, match="shut down while the cell ran"):
+        run_cell(Script(stream("a"), goes), "x", outputs)
+    assert outputs.seen == [("stdout", "a")]
+
+
 def test_an_error_is_in_the_reply() -> None:
     failed = said("execute_reply", "shell", status="error", ename="KeyError", evalue="'x'", traceback=["line"])
     reply = run_cell(Script(said("error", ename="KeyError"), failed, IDLE), "x", Seen())

@@ -228,6 +228,22 @@ async def test_a_disk_that_refuses_is_said_and_tried_again(tmp_path: Path, caplo
     await store.close()
 
 
+async def test_a_disk_that_has_room_again_is_noticed_without_another_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jupyter_gpufit.scheduling.store.AGAIN", 0.02)
+    store, _ = await Store.open(tmp_path)
+    store._connection.execute("PRAGMA max_page_count = 1")
+    store.save(entry("big", said="x" * 100_000))
+    with pytest.raises(StoreError, match="cannot be written"):
+        await store.flush()
+    store._connection.execute("PRAGMA max_page_count = 100000")
+    async with asyncio.timeout(20):
+        while not store._connection.execute("SELECT COUNT(*) FROM entries").fetchone()[0]:
+            await asyncio.sleep(0.02)
+    await store.close()
+
+
 async def test_saving_does_not_wait_for_the_disk(tmp_path: Path) -> None:
     store, _ = await Store.open(tmp_path)
     go_on = threading.Event()

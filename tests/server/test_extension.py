@@ -114,6 +114,28 @@ async def test_a_stop_goes_through_all_its_steps(make_office: MakeOffice, monkey
         assert leases.current() is None
 
 
+async def test_a_second_signal_waits_for_the_first(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else that second stop would shut down the kernels which the first has not let go of yet (`on_stop=keep`)."""
+    service = office.extension._service
+    assert service is not None
+    close, closing, go_on = service.close, asyncio.Event(), asyncio.Event()
+
+    async def slow(keep: bool = False) -> None:
+        closing.set()
+        await go_on.wait()
+        await close(keep)
+
+    monkeypatch.setattr(service, "close", slow)
+    first = asyncio.create_task(office.extension.stop_extension())
+    await closing.wait()
+    second = asyncio.create_task(office.extension.stop_extension())
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not second.done()
+    go_on.set()
+    await asyncio.gather(first, second)
+
+
 async def test_stopped_while_it_starts(make_office: MakeOffice, monkeypatch: pytest.MonkeyPatch) -> None:
     async with make_office(start=False) as office:
         began = asyncio.Event()
