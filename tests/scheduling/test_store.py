@@ -239,7 +239,7 @@ async def test_a_disk_that_has_room_again_is_noticed_without_another_change(
         await store.flush()
     store._connection.execute("PRAGMA max_page_count = 100000")
     async with asyncio.timeout(20):
-        while not store._connection.execute("SELECT COUNT(*) FROM entries").fetchone()[0]:
+        while not store._connection.execute("SELECT COUNT(*) FROM entries").fetchone()[0]:  # noqa: ASYNC110  (nobody says when)
             await asyncio.sleep(0.02)
     await store.close()
 
