@@ -148,10 +148,11 @@ class Notebook:
         self.until(lambda: self.cells.count() == number - 1, "the cell to go")
 
     def dismiss(self) -> None:
-        """Say yes to all dialogs, if there are any (a kernel that died has one)."""
-        while self.page.locator(".jp-Dialog").count():
-            with contextlib.suppress(Error):  # it has gone by itself, as one about a lost connection does
-                self.page.locator(".jp-Dialog .jp-mod-accept").first.click(timeout=2000)
+        """Say yes to all dialogs, if there are any (a kernel that died has one), or close those that only tell."""
+        answers = self.page.locator(".jp-Dialog .jp-mod-accept, .jp-Dialog .jp-mod-reject")
+        while answers.count():
+            with contextlib.suppress(Error):  # it has gone by itself, as one about a lost connection may
+                answers.last.click(timeout=2000)
             self.page.wait_for_timeout(100)
 
     # --- what a person sees
