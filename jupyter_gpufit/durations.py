@@ -7,7 +7,7 @@ import time
 
 from .errors import InvalidValue
 
-__all__ = ["format_duration", "format_moment", "parse_duration"]
+__all__ = ["format_clock", "format_duration", "format_moment", "parse_duration"]
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*", re.IGNORECASE | re.ASCII)
@@ -43,6 +43,11 @@ def parse_duration(value: str | int | float) -> float:
 def format_moment(moment: float) -> str:
     """Unix time for people, wherever they are: `"2026-03-01 09:30:12 UTC"`."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(moment))
+
+
+def format_clock(moment: float) -> str:
+    """Unix time for people, where the day is plain: `"09:30 UTC"`."""
+    return time.strftime("%H:%M UTC", time.gmtime(moment))
 
 
 def format_duration(seconds: float | None) -> str:

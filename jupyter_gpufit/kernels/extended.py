@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
-from ..durations import format_duration
+from ..durations import format_clock, format_duration
 
 __all__ = ["extended"]
 
@@ -16,5 +15,5 @@ def extended(allocation: Mapping[str, Any], now: float) -> str:
     name, lifetime, expires = allocation["name"], format_duration(allocation["time"]), allocation["expires"]
     if expires is None:
         return f"{name!r} has {lifetime} from when it runs."
-    at = time.strftime("%H:%M UTC", time.gmtime(expires))
+    at = format_clock(expires)
     return f"{name!r} has {lifetime} now: it ends in {format_duration(max(0.0, expires - now))}, at {at}."

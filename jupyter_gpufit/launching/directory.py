@@ -113,12 +113,8 @@ class ClaimsDirectory:
         if not self.path.is_dir():
             return None
         with self._locked():
-            try:
-                with open(self.file(unit), "rb", opener=_ours) as file:
-                    record = msgspec.json.decode(file.read(), type=Record)
-            except (OSError, msgspec.DecodeError):
-                return None
-        return record if record.lives and record.unit.id == unit else None
+            record = _read_ours(self.file(unit))
+        return record if record is not None and record.lives and record.unit.id == unit else None
 
     def records(self, place: str) -> list[Record]:
         """The living records of `place`, each with the pids of what runs in its unit now."""
@@ -147,12 +143,7 @@ class ClaimsDirectory:
     def _swept(self, file: Path, record: Record) -> bool:
         """Whether nothing runs any more of a unit whose server and supervisor were both killed: what that leaves of
         ours is ended, and its directory removed. (As in `record`: what others write must not lead us anywhere.)"""
-        try:
-            with open(file, "rb", opener=_ours) as opened:
-                ours = msgspec.json.decode(opened.read(), type=Record) == record
-        except (OSError, msgspec.DecodeError):
-            return True
-        if not ours or not record.directory or file != self.file(record.unit.id):
+        if _read_ours(file) != record or not record.directory or file != self.file(record.unit.id):
             return True
         return sweep(record.unit.id, record.directory, SWEEP_WITHIN)
 
@@ -203,6 +194,15 @@ def read_claims(node: str, path: str | os.PathLike[str] | None = None) -> list[C
     Called by the simulated reporter, to let the memory of its GPUs follow what runs on them.
     """
     return [record.claim for record in ClaimsDirectory(path).records(node)]
+
+
+def _read_ours(file: Path) -> Record | None:
+    """What the file says, if this user wrote it."""
+    try:
+        with open(file, "rb", opener=_ours) as opened:
+            return msgspec.json.decode(opened.read(), type=Record)
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def _ours(path: str, flags: int) -> int:

@@ -8,11 +8,9 @@ More time (`ExtendAsked`) takes both warnings back, and so does activity (`Stirr
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 
-from ..durations import format_duration
+from ..durations import format_clock, format_duration
 from ..models import EndReason, State
 from . import events as ev
 from .entries import Entry
@@ -52,7 +50,7 @@ class Lifetime(Steps):
         self._warn(
             entry,
             "time",
-            f"allocation {name!r} ends in {_about(left)}, at {_clock(expires)}, when its time of "
+            f"allocation {name!r} ends in {_about(left)}, at {format_clock(expires)}, when its time of "
             f"{format_duration(lifetime)} is over: save what you need, or ask for more time with "
             f"%gpufit extend {name} 1h",
             expires,
@@ -81,8 +79,8 @@ class Lifetime(Steps):
             self._warn(
                 entry,
                 "idle",
-                f"allocation {name!r} is released in {_about(event.until - self._now)}, at {_clock(event.until)}: its "
-                "kernel and its GPUs have nothing to do. To keep it, run a cell in it",
+                f"allocation {name!r} is released in {_about(event.until - self._now)}, at {format_clock(event.until)}"
+                ": its kernel and its GPUs have nothing to do. To keep it, run a cell in it",
                 event.until,
             )
 
@@ -96,7 +94,3 @@ def _about(seconds: float) -> str:
     if seconds >= 60:
         seconds = 60 * round(seconds / 60)
     return format_duration(max(1.0, seconds))
-
-
-def _clock(moment: float) -> str:
-    return time.strftime("%H:%M UTC", time.gmtime(moment))

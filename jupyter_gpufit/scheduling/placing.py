@@ -129,13 +129,16 @@ class Placing(Choosing):
         """Tell those that wait where they stand, as far as that has changed; many of them bit by bit."""
         self._telling = None
         began = time.perf_counter()
-        queue = [entry.id for entry in self._ledger.queue() if entry.waiting]
-        outlook = self._outlook() if self._untold else None
-        while self._untold and outlook is not None and not self._dead:
+        if not self._untold:
+            return
+        waiting = (entry for entry in self._ledger.queue() if entry.waiting)
+        positions = {entry.id: position for position, entry in enumerate(waiting, 1)}
+        outlook = self._outlook()
+        while self._untold and not self._dead:
             id = next(iter(self._untold))
             del self._untold[id]
-            if id in queue:
-                self._tell(self._ledger.entries[id], queue.index(id) + 1, len(queue), outlook)
+            if id in positions:
+                self._tell(self._ledger.entries[id], positions[id], len(positions), outlook)
             if self._untold and time.perf_counter() - began > _AT_ONCE:
                 self._telling = asyncio.get_running_loop().call_later(_AT_ONCE, self._tell_on)
                 return

@@ -70,9 +70,7 @@ def kernel(directory: Path, env: dict[str, str] | None = None, **options: Any) -
     process = subprocess.Popen(
         command, env=env or environment(), cwd="/", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    client = BlockingKernelClient(connection_file=str(directory / "kernel-1.json"))
-    client.load_connection_file()
-    client.start_channels()
+    client = connected(directory)
     try:
         ready(client)
         yield client
@@ -440,13 +438,23 @@ def fake_ipykernel(package: Path, version: str) -> None:
     )
 
 
-def test_a_kernel_prints_nothing_but_what_its_cells_do(tmp_path: Path) -> None:
+def printing(directory: Path) -> tuple[subprocess.Popen[str], BlockingKernelClient]:
+    """A kernel whose output is to be looked at, and a client of it; both are the caller's to end."""
     process = subprocess.Popen(
-        put(tmp_path), env=environment(), cwd="/", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        put(directory), env=environment(), cwd="/", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    client = BlockingKernelClient(connection_file=str(tmp_path / "kernel-1.json"))
+    return process, connected(directory)
+
+
+def connected(directory: Path) -> BlockingKernelClient:
+    client = BlockingKernelClient(connection_file=str(directory / "kernel-1.json"))
     client.load_connection_file()
     client.start_channels()
+    return client
+
+
+def test_a_kernel_prints_nothing_but_what_its_cells_do(tmp_path: Path) -> None:
+    process, client = printing(tmp_path)
     try:
         ready(client)
         run_cell(client, "import os; os.write(1, b'mine\\n')")
@@ -458,12 +466,7 @@ def test_a_kernel_prints_nothing_but_what_its_cells_do(tmp_path: Path) -> None:
 
 
 def test_a_crash_leaves_its_reason_in_what_the_unit_printed(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        put(tmp_path), env=environment(), cwd="/", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    client = BlockingKernelClient(connection_file=str(tmp_path / "kernel-1.json"))
-    client.load_connection_file()
-    client.start_channels()
+    process, client = printing(tmp_path)
     try:
         ready(client)
         client.execute("import ctypes\nctypes.string_at(0)")
