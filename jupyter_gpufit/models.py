@@ -5,6 +5,9 @@
     Request → Placement → Allocation   what a person asks, where it goes, what was granted
     Launch → Unit → Endpoint           what a launcher is asked to start, what it made, where that is reached
 
+(What nodes say holds nothing that could hold it, so the garbage collector need not look at it: `gc=False`. There may be
+tens of thousands of it.)
+
 Units: memory is bytes, time is seconds, moments are Unix time (UTC). `None` means unknown, never zero.
 """
 
@@ -50,7 +53,7 @@ MAX_GPUS = 1024  # per request; far above any one machine, low enough that nothi
 # --- stage A: what nodes say
 
 
-class GpuProcess(Struct, frozen=True, kw_only=True):
+class GpuProcess(Struct, frozen=True, kw_only=True, gc=False):
     """A process that computes on a GPU (`nvmlDeviceGetComputeRunningProcesses`)."""
 
     pid: int
@@ -62,7 +65,7 @@ class GpuProcess(Struct, frozen=True, kw_only=True):
     name: str | None = None
 
 
-class Gpu(Struct, frozen=True, kw_only=True):
+class Gpu(Struct, frozen=True, kw_only=True, gc=False):
     """One schedulable device: a whole GPU, or a MIG instance. Also a MIG parent, which is shown and never allocated.
 
     As a reporter makes it, `memory_free` and `idle` are the device's own. As the cluster cache hands it to selection,
@@ -103,13 +106,17 @@ class Gpu(Struct, frozen=True, kw_only=True):
     """Effective view only: ids of the allocations that hold it (also other schedulers')."""
     shareable: bool = False
     """Effective view only: held by shared allocations alone, so a shared request may join where memory fits."""
+    memory_claimed: int = 0
+    """Effective view only: bytes that allocations hold there, whether used yet or not."""
+    memory_foreign: int | None = None
+    """Effective view only: bytes that processes of no allocation use."""
 
     def __post_init__(self) -> None:
         if not self.card:
             msgspec.structs.force_setattr(self, "card", self.uuid)
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class Report(Struct, frozen=True, kw_only=True, gc=False):
     """What a node says of its GPUs at one moment: the body of a reporter's `GET /v1/report`."""
 
     schema: int = 1
@@ -145,7 +152,7 @@ class Claim(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Unix time at which it will end by itself, as far as the claimant said when it began."""
 
 
-class Node(Struct, frozen=True, kw_only=True):
+class Node(Struct, frozen=True, kw_only=True, gc=False):
     """A machine with GPUs, as selection sees it."""
 
     name: str
@@ -189,7 +196,7 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
     node: str | None = None
     """Only this node (a glob)."""
     model: str | None = None
-    """Only GPUs of this model, in any case: part of its name, such as `A100`, or a glob, such as `*A100*80GB*`."""
+    """Only GPUs of this model, in any case: part of its name, such as `A100-80GB`, or a glob, such as `*A100*`."""
     labels: dict[str, str] = {}
     """Only nodes that carry all of these."""
     share_card: bool = False
@@ -205,9 +212,8 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
             )
         sizes = tuple(self.memory) if isinstance(self.memory, list | tuple) else (self.memory,) * self.gpus
         if len(sizes) != self.gpus:
-            raise InvalidValue(
-                f"memory has {len(sizes)} sizes for {self.gpus} GPUs; give one size, or one for each GPU"
-            )
+            gpus = f"{self.gpus} GPU{'' if self.gpus == 1 else 's'}"
+            raise InvalidValue(f"memory has {len(sizes)} sizes for {gpus}; give one size, or one for each GPU")
         put(self, "memory", tuple(parse_memory(size) for size in sizes))
         for wish in ("time", "wait"):
             if (value := getattr(self, wish)) is not None:
@@ -223,6 +229,14 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
     def sizes(self) -> tuple[int, ...]:
         """`memory` as it is after construction: bytes, one entry per GPU."""
         return self.memory  # type: ignore[return-value]
+
+    def body(self) -> dict[str, Any]:
+        """The request as a body of `POST allocations`, in JSON types; what is the default is left out."""
+        body: dict[str, Any] = msgspec.to_builtins(self)  # leaves most of that out
+        del body["memory"]
+        if any(self.sizes):
+            body["memory"] = self.sizes[0] if len(set(self.sizes)) == 1 else list(self.sizes)
+        return body
 
     def describe(self) -> str:
         """The request in a few words: `"2 GPUs with 16 GiB each"`, or `"2 GPUs"` where no memory is asked."""
@@ -344,6 +358,7 @@ class Allocation(Struct, frozen=True, kw_only=True):
         # By way of JSON: `to_builtins` leaves tuples, which are no JSON type (schemas of events refuse them).
         public: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({key: getattr(self, key) for key in keys}))
         return public | {
+            "request": self.request.body(),
             "image": self.request.image,
             "shared": self.request.shared,
             "time": self.request.time,

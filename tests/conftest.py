@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import pytest
 from helpers.fuzzing import register_profiles
 
 register_profiles()
+
+# For whatever the tests start, as pyproject.toml has it for the tests themselves.
+_LIGHTER = str(Path(__file__).with_name("lighter"))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_LIGHTER, os.environ.get("PYTHONPATH"))))
 
 pytest_plugins = ["cluster.fixtures"]
 

@@ -133,6 +133,21 @@ def test_a_request_crosses_a_wire_unchanged(request: Request) -> None:
     assert len(request.sizes) == request.gpus
 
 
+@PATIENT
+@given(requests)
+def test_a_request_can_be_asked_again_by_its_body(request: Request) -> None:
+    body = json.loads(json.dumps(request.body()))
+    assert decode(json.dumps(body), Request) == request
+    assert all(value != getattr(Request(), key) for key, value in body.items() if key != "memory")
+
+
+def test_a_body_leaves_out_what_is_usual() -> None:
+    assert Request().body() == {}
+    assert Request(gpus=2, memory="1GiB").body() == {"gpus": 2, "memory": GiB}
+    assert Request(gpus=2, memory=("1GiB", 0)).body() == {"gpus": 2, "memory": [GiB, 0]}
+    assert Request(time="1h", labels={"room": "b"}).body() == {"time": 3600.0, "labels": {"room": "b"}}
+
+
 # --- GPUs, reports, nodes
 
 
@@ -199,6 +214,7 @@ def test_the_public_allocation_is_the_contracts_and_holds_nothing_secret() -> No
     contract = ["id", "name", "owner", "state", "reason", "message", "node", "gpus", "memory", "kernel_id", "created"]
     assert list(public)[: len(contract)] == contract
     assert (public["state"], public["reason"], public["gpus"]) == ("ended", "node-lost", ["GPU-1", "GPU-2"])
+    assert public["request"] == {"gpus": 2, "memory": GiB, "image": "lab/x", "time": 60.0}
     assert (public["image"], public["shared"], public["time"], public["expires"]) == ("lab/x", False, 60.0, None)
     assert public["progress"] == {"phase": "pulling", "current": 1, "total": 2, "message": ""}
     assert "unit" not in public

@@ -3,6 +3,7 @@
     remaining memory   what NVML calls free, less what allocations reserved there and do not use yet
     idle               healthy, no allocation holds it, and no foreign process computes on it
     shareable          held by shared allocations alone, and no foreign process computes on it
+    claimed, foreign   who has the memory: what allocations hold in all, and what foreign processes use
 
 A process is *foreign* on a GPU unless it belongs to an allocation that holds that GPU. What a report still shows of
 units that have ended since it was sampled is not there any more. Wherever something is not known, the answer errs to
@@ -30,8 +31,8 @@ def effective(reported: Sequence[Gpu], claims: Iterable[Claim], past: Iterable[C
     Several claims of one allocation (the ledger's, the engine's) count once: the greatest size each GPU is claimed
     with, the containers and pids of all. `past`: claims given up since the sample was taken, which happens when what
     ran for them is confirmed gone. What it sets: `memory_free`, `idle`, `allocatable` (with `reason`), `allocations`,
-    `shareable`; and `processes`, `memory_used` where `past` tells. Called by the cache with each report, and whenever
-    the claims change.
+    `shareable`, `memory_claimed`, `memory_foreign`; and `processes`, `memory_used` where `past` tells. Called by the
+    cache with each report, and whenever the claims change.
     """
     holdings = _holdings(claims)
     if ended := _holdings(past):
@@ -75,7 +76,9 @@ def _effective(gpu: Gpu, holdings: Sequence[_Holding], present: set[str], parent
     around = [held for held in holdings if held not in on_it and _holds_around(held, gpu, present)]
     reason = _not_allocatable(gpu, parents)
     # A reporter may know that a GPU is in use and not by whom (no list of processes): then somebody unknown uses it.
-    foreign = any(not _owner(process, on_it) for process in gpu.processes) or (not gpu.idle and not gpu.processes)
+    strangers = [process for process in gpu.processes if not _owner(process, on_it)]
+    somebody = not gpu.idle and not gpu.processes
+    foreign = bool(strangers) or somebody
     free = reason is None and not foreign
     return replace(
         gpu,
@@ -85,6 +88,8 @@ def _effective(gpu: Gpu, holdings: Sequence[_Holding], present: set[str], parent
         allocatable=reason is None,
         reason=reason,
         allocations=tuple(held.allocation for held in holdings if held in on_it or held in around),
+        memory_claimed=sum(held.gpus[gpu.uuid] for held in on_it),
+        memory_foreign=None if somebody or gpu.memory_free is None else _memory_of(strangers),
     )
 
 
@@ -119,6 +124,12 @@ def _memory_free(gpu: Gpu, on_it: Sequence[_Holding]) -> int | None:
     if gpu.memory_total is not None:
         still_to_come += max(0, own - max(0, gpu.memory_total - gpu.memory_free))
     return max(0, gpu.memory_free - still_to_come)
+
+
+def _memory_of(processes: Iterable[GpuProcess]) -> int | None:
+    """Bytes they use together. `None`: of one of them it is not known."""
+    uses = [process.memory for process in processes]
+    return None if None in uses else sum(filter(None, uses))
 
 
 def _owner(process: GpuProcess, on_it: Sequence[_Holding]) -> _Holding | None:

@@ -82,4 +82,7 @@ def _of_report(spec: NodeSpec, report: Report) -> Check:
 
 
 def _count(gpus: tuple[Gpu, ...]) -> str:
-    return f"{len(gpus)} GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
+    """How many there are to be had: a card in MIG mode is none itself, its instances are."""
+    parents = {gpu.parent for gpu in gpus}
+    count = sum(gpu.uuid not in parents for gpu in gpus)
+    return f"{count} GPU" if count == 1 else f"{count} GPUs"

@@ -1,12 +1,12 @@
 """Attach a notebook to an allocation's kernel: the *swap* half (the forwarding half is `notebook/forward.py`).
 
-The notebook's session is pointed at the remote kernel as soon as its own has nothing left to do: a session that is
-swapped while a cell runs loses that cell's output and all queued ones. Front ends follow a changed session by
-themselves. The notebook's own (*local*) kernel is kept alive, and gets the session back on detach, or when the
-allocation ends.
+The notebook's session is pointed at the remote kernel as soon as the allocation runs and the notebook's own kernel has
+nothing left to do: a session that is swapped while a cell runs loses that cell's output and all queued ones. Front ends
+follow a changed session by themselves. The notebook's own (*local*) kernel is kept alive, and gets the session back on
+detach, or when the allocation ends.
 
-    waiting ──kernel idle──▶ attached ──detach / allocation ends / kernel dies──▶ detached
-        ◀──a cell in the local kernel──  (as long as no front end has gone along)
+    waiting ──it runs, kernel idle──▶ attached ──detach / allocation ends / kernel dies──▶ detached
+            ◀──a cell in the local kernel──  (as long as no front end has gone along)
 
 A session has at most one attachment of the first two kinds each: both while it moves from one allocation to another.
 
@@ -26,10 +26,10 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from jupyter_core.utils import ensure_async
-from tornado.web import HTTPError
 
-from ..errors import Conflict, GpufitError, InvalidValue, NotFound
+from ..errors import Conflict, GpufitError, InvalidValue
 from ..models import Allocation, EndReason, State
+from .attach_notebooks import Notebooks
 from .attachment import ASKED_FOR, LOCAL_TARGET, Attachment, stop_forwarding
 from .idle import KernelWatch
 from .remotes import Remotes, watch_of
@@ -38,8 +38,12 @@ __all__ = ["Attachment", "Attachments"]
 
 _PARKED_PERIOD = 30.0  # s
 _FOLLOWED_CHECK = 0.25  # s between looks whether front ends have gone along with their session
+_STILL_CHECK = 2.0  # s between looks whether a notebook that waits for its allocation is still there
+_LISTED_WITHIN = 10.0  # s until the server's kernel manager lists the kernel of an allocation that just runs
+_LISTED_CHECK = 0.05  # s between looks for that
 _TELL_WITHIN = 2.0  # s; a local kernel that is busy hears it later
 _ORPHAN_CHECKS = (0.5, 1.0, 5.0, 30.0, 60.0)  # s between looks, after a session got its local kernel back
+_OVER = (State.STOPPING, State.ENDED)
 
 
 class Attachments:
@@ -54,16 +58,18 @@ class Attachments:
         log: logging.Logger,
         beside: Callable[[str], Sequence[str]] = lambda allocation_id: (),
         extend: Callable[[str, dict[str, Any], dict[str, Any]], Coroutine[Any, Any, None]] | None = None,
+        now: Callable[[Allocation], Allocation] = lambda allocation: allocation,
     ) -> None:
         """`sessions` and `kernels` are the server's session and kernel managers; `release` is `Scheduler.release`.
 
         `beside` gives the ids of all else that the owner of an allocation holds. `extend` does what a kernel asks for
-        (`notices.extend`).
+        (`notices.extend`). `now` gives an allocation as it is now.
         """
-        self._sessions = sessions
+        self._notebooks = Notebooks(sessions, kernels, log)
         self._kernels = kernels
         self._on_change = on_change
         self._log = log
+        self._now = now
         self._all: list[Attachment] = []  # also those that are about to be detached
         self._attaching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._remotes = Remotes(
@@ -82,25 +88,23 @@ class Attachments:
     # --- called by the REST handlers
 
     async def attach(self, allocation: Allocation, session: str | None = None, path: str | None = None) -> Attachment:
-        """Point the notebook of that session or path at the allocation's kernel, once its own is idle; returns at once.
+        """Point the notebook of that session or path at the allocation's kernel, once that runs and the notebook's own
+        is idle; returns at once.
 
-        Raises `InvalidValue` (neither or both named), `NotFound` (no such session), `Conflict` (it is not running).
+        Raises `InvalidValue` (neither or both named), `NotFound` (no such session), `Conflict` (it ends, or its kernel
+        runs elsewhere).
         """
         if (session is None) == (path is None):
             raise InvalidValue("name the notebook by `session` (its session's id) or by `path`")
-        if allocation.state is not State.RUNNING or allocation.kernel_id is None:
-            raise Conflict(
-                f"allocation {allocation.name!r} is {allocation.state}; a notebook can attach once it is running"
-            )
-        if allocation.kernel_id not in self._kernels:
+        _check_live(allocation)
+        if allocation.state is State.RUNNING and allocation.kernel_id not in self._kernels:
             raise Conflict(f"the kernel of allocation {allocation.name!r} does not run under this server")
-        model = await self._named(session, path)
+        model = await self._notebooks.named(session, path)
         async with self._attaching.setdefault(model["id"], asyncio.Lock()):
-            return await self._attach(allocation, await self._named(model["id"], None))
+            return await self._attach(allocation, await self._notebooks.named(model["id"], None))
 
     async def _attach(self, allocation: Allocation, model: dict[str, Any]) -> Attachment:
         """One at a time for one session: there is at most one waiting and one attached attachment of each."""
-        assert allocation.kernel_id is not None
         waiting, attached = self._of_session(model["id"])
         for same in (waiting, attached):
             if same is not None and same.allocation == allocation.id and same.leaving is None:
@@ -113,6 +117,8 @@ class Attachments:
             )
         if waiting is not None:
             await self._detach(waiting)
+        allocation = self._now(allocation)  # from here on `follow` tells what becomes of it
+        _check_live(allocation)
         local = attached or waiting
         attachment = Attachment(
             allocation=allocation.id,
@@ -122,7 +128,7 @@ class Attachments:
             type=model["type"],
             local_kernel=local.local_kernel if local is not None else model["kernel"]["id"],
             local_kernelspec=local.local_kernelspec if local is not None else model["kernel"]["name"],
-            remote_kernel=allocation.kernel_id,
+            remote_kernel=allocation.kernel_id if allocation.state is State.RUNNING else None,
         )
         self._all.append(attachment)
         self._on_change(attachment)
@@ -135,6 +141,7 @@ class Attachments:
         """Take up one that a server before this one had. Its local kernel died with that; on detach it gets a new one.
 
         Called by `Sessions`, once the session has the remote kernel again."""
+        assert attachment.remote_kernel is not None
         self._all.append(attachment)
         self._remotes.listen(attachment.allocation, attachment.remote_kernel)
         self._on_change(attachment)
@@ -147,11 +154,22 @@ class Attachments:
         """The notebooks attached (or about to be) to that allocation."""
         return [attachment for attachment in self._all if attachment.allocation == allocation_id]
 
-    # --- called when something ends
+    async def present(self) -> list[Attachment]:
+        """All that are waiting or attached, under the names that their notebooks have now."""
+        for attachment in list(self._all):
+            await self._notebooks.model(attachment)
+        return [attachment for attachment in self._all if attachment.state != "detached"]
+
+    # --- called when something begins or ends
 
     def follow(self, allocation: Allocation) -> None:
-        """Called by the scheduler's subscription: an allocation that ends gives its notebooks back."""
-        if allocation.state in (State.STOPPING, State.ENDED):
+        """Called by the scheduler's subscription: an allocation that runs is what its notebooks have waited for, and
+        one that ends gives them back."""
+        if allocation.state is State.RUNNING and allocation.kernel_id is not None:
+            for attachment in self.of(allocation.id):
+                if attachment.remote_kernel is None:
+                    attachment.runs_in(allocation.kernel_id)
+        if allocation.state in _OVER:
             for attachment in self.of(allocation.id):
                 self._begin_detach(attachment, allocation.reason)
 
@@ -178,14 +196,44 @@ class Attachments:
     # --- the swap, and the way back
 
     async def _swap_when_idle(self, attachment: Attachment) -> None:
-        while await self._swap(attachment):
-            pass
+        if not await self._runs(attachment):
+            self._begin_detach(attachment)
+            return
+        kernel_id = attachment.remote_kernel
+        assert kernel_id is not None
+        if await self._listed(kernel_id) and kernel_id != attachment.local_kernel:
+            while await self._swap(attachment, kernel_id):
+                pass
+        else:
+            self._begin_detach(attachment)
 
-    async def _swap(self, attachment: Attachment) -> bool:
+    async def _runs(self, attachment: Attachment) -> bool:
+        """Wait until its allocation runs; false if meanwhile the notebook is shut down, or given another kernel."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STILL_CHECK):
+                    await attachment.running.wait()
+                return True
+            model = await self._notebooks.model(attachment)
+            its = {one.remote_kernel for one in self._all if one.session == attachment.session}
+            if model is None or model["kernel"]["id"] not in {attachment.local_kernel, *its}:
+                return False
+
+    async def _listed(self, kernel_id: str) -> bool:
+        """Wait until the server's kernel manager has it (it does not quite yet, where it started it for a notebook)."""
+        try:
+            async with asyncio.timeout(_LISTED_WITHIN):
+                while kernel_id not in self._kernels:  # noqa: ASYNC110  (nobody tells)
+                    await asyncio.sleep(_LISTED_CHECK)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _swap(self, attachment: Attachment, remote_kernel: str) -> bool:
         """Swap once; whether it has to be done again, because a front end had not gone along yet."""
         while True:
             _, attached = self._of_session(attachment.session)
-            kernel_id = attachment.local_kernel if attached is None else attached.remote_kernel
+            kernel_id = (attached.remote_kernel if attached is not None else None) or attachment.local_kernel
             async with self._watching(kernel_id) as watch:
                 idle = watch is not None and await watch.idle()
                 if attached is not None and not idle:
@@ -195,24 +243,33 @@ class Attachments:
                 front_ends = self._front_ends(kernel_id)
                 if not (
                     idle
-                    and attachment.remote_kernel in self._kernels
-                    and await self._point(attachment, kernel_id, attachment.remote_kernel)
+                    and remote_kernel in self._kernels
+                    and await self._notebooks.point(attachment, kernel_id, remote_kernel)
                 ):
                     break  # the notebook was shut down meanwhile, or somebody chose another kernel for it
                 attachment.state = "attached"
-                self._remotes.listen(attachment.allocation, attachment.remote_kernel)
+                self._remotes.listen(attachment.allocation, remote_kernel)
                 self._touch_parked()
                 self._on_change(attachment)
-                if attached is not None:
-                    await self._detach(attached)
-                    return False
                 assert watch is not None
-                if await self._followed(kernel_id, front_ends, watch):
+                try:
+                    # (Cells that run where other notebooks are, too, say nothing of this one.)
+                    shared = attached is not None and len(self.of(attached.allocation)) > 1
+                    followed = shared or await self._followed(kernel_id, front_ends, watch)
+                except asyncio.CancelledError:
+                    if attached is not None:
+                        self._begin_detach(attached)  # it has been left, whatever becomes of this one
+                    raise
+                if followed:
+                    if attached is not None:
+                        await self._detach(attached)
                     return False
                 # At once: a front end that sees the new kernel while it waits for a cell of the old one drops the cell.
-                if not await self._point(attachment, attachment.remote_kernel, kernel_id):
+                if not await self._notebooks.point(attachment, remote_kernel, kernel_id):
                     break
                 attachment.state = "waiting"
+                if attached is not None:
+                    self._on_change(attached)  # it is the one in force again
                 self._on_change(attachment)
                 return True
         self._begin_detach(attachment)
@@ -258,46 +315,26 @@ class Attachments:
         return attachment.leaving
 
     async def _leave(self, attachment: Attachment, reason: EndReason | None) -> None:
-        attachment.state = "detached"
+        was, attachment.state = attachment.state, "detached"
         swapping, attachment.swapping = attachment.swapping, None
         if swapping is not None:
             swapping.cancel()
             await asyncio.wait({swapping})
         try:
             # At once: whoever looks after the remote kernel's end makes the server forget the session.
-            await self._point_back(attachment, reason)
+            model = await self._notebooks.model(attachment)
+            if not self._is_taken_over(attachment):
+                # A server drops the session of a kernel that died. The notebook did nothing wrong.
+                wronged = was == "attached" and reason not in ASKED_FOR
+                await self._notebooks.give_back(attachment, model, anew=wronged)
             await self._tell_local(attachment, reason)
         finally:
             self._all.remove(attachment)
-            if not any(other.remote_kernel == attachment.remote_kernel for other in self._all):
-                await self._remotes.forget(attachment.remote_kernel)
+            remote_kernel = attachment.remote_kernel
+            if remote_kernel and not any(other.remote_kernel == remote_kernel for other in self._all):
+                await self._remotes.forget(remote_kernel)
             self._on_change(attachment)
         self._spawn(self._stop_if_orphan(attachment))
-
-    async def _point(self, attachment: Attachment, before: str, kernel_id: str) -> bool:
-        """Make `kernel_id` the kernel of the session, if that is `before` now; whether it was."""
-        model = await self._model(attachment)
-        if model is None or model["kernel"]["id"] != before:
-            return False
-        await self._sessions.update_session(attachment.session, kernel_id=kernel_id)
-        return True
-
-    async def _point_back(self, attachment: Attachment, reason: EndReason | None) -> None:
-        """Give the session its local kernel back, if the remote one is what it has."""
-        model = await self._model(attachment)
-        if self._is_taken_over(attachment):
-            return
-        if model is not None and model["kernel"]["id"] == attachment.remote_kernel:
-            await self._sessions.update_session(attachment.session, kernel_id=await self._local_kernel(attachment))
-        elif model is None and reason not in ASKED_FOR:
-            # The server dropped the session because its kernel died. The notebook did nothing wrong.
-            await self._sessions.save_session(
-                attachment.session,
-                path=attachment.path,
-                name=attachment.name,
-                type=attachment.type,
-                kernel_id=await self._local_kernel(attachment),
-            )
 
     def _is_taken_over(self, attachment: Attachment) -> bool:
         """Whether the session was attached to that kernel anew meanwhile."""
@@ -308,19 +345,6 @@ class Attachments:
             for other in self._all
         )
 
-    async def _local_kernel(self, attachment: Attachment) -> str:
-        if attachment.local_kernel not in self._kernels:
-            # Somebody shut the parked kernel down. A notebook without any kernel is worse than one that starts afresh.
-            self._log.warning("the local kernel of notebook %s is gone; it gets a new one", attachment.path)
-            attachment.local_kernel = await self._sessions.start_kernel_for_session(
-                attachment.session,
-                path=attachment.path,
-                name=attachment.name,
-                type=attachment.type,
-                kernel_name=attachment.local_kernelspec,
-            )
-        return attachment.local_kernel
-
     async def _stop_if_orphan(self, attachment: Attachment) -> None:
         """A notebook that was shut down while attached takes its local kernel with it, as it would have without us."""
         kernel_id = attachment.local_kernel
@@ -328,7 +352,7 @@ class Attachments:
             await asyncio.sleep(pause)
             if kernel_id not in self._kernels or any(other.local_kernel == kernel_id for other in self._all):
                 return
-            if all(model["kernel"]["id"] != kernel_id for model in await self._sessions.list_sessions()):
+            if not await self._notebooks.have(kernel_id):
                 self._log.info("notebook %s was shut down; so is its local kernel", attachment.path)
                 await ensure_async(self._kernels.shutdown_kernel(kernel_id, now=True))
                 return
@@ -337,7 +361,7 @@ class Attachments:
 
     async def _tell_local(self, attachment: Attachment, reason: EndReason | None) -> None:
         """Tell the local kernel to forward no longer; it may be that nobody forwards there."""
-        if attachment.local_kernel not in self._kernels:
+        if attachment.remote_kernel is None or attachment.local_kernel not in self._kernels:
             return
         watch = watch_of(self._kernels, attachment.local_kernel)
         watch.start()
@@ -364,24 +388,6 @@ class Attachments:
         found = {one.state: one for one in self._all if one.session == session_id}
         return found.get("waiting"), found.get("attached")
 
-    async def _model(self, attachment: Attachment) -> dict[str, Any] | None:
-        """The session as it is now (it may have been renamed), or `None`."""
-        try:
-            model: dict[str, Any] = await self._sessions.get_session(session_id=attachment.session)
-        except HTTPError:
-            return None
-        attachment.path, attachment.name, attachment.type = model["path"], model["name"], model["type"]
-        return model
-
-    async def _named(self, session: str | None, path: str | None) -> dict[str, Any]:
-        query = {"session_id": session} if session is not None else {"path": str(path).strip("/")}
-        try:
-            model: dict[str, Any] = await self._sessions.get_session(**query)
-        except HTTPError:
-            name = session if session is not None else path
-            raise NotFound(f"no running notebook {name!r}; open it first, or see `GET /api/sessions`") from None
-        return model
-
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
@@ -393,3 +399,9 @@ class Attachments:
         if not task.cancelled() and (error := task.exception()) is not None:
             expected = isinstance(error, GpufitError)
             self._log.warning("attaching: %s", error, exc_info=None if expected else error)
+
+
+def _check_live(allocation: Allocation) -> None:
+    """Raises `Conflict` for one that no notebook can be attached to any more."""
+    if allocation.state in _OVER:
+        raise Conflict(f"allocation {allocation.name!r} is {allocation.state}; attach to another one")

@@ -20,7 +20,7 @@ ASKED_FOR = (None, EndReason.RELEASED, EndReason.CANCELLED)
 
 @dataclass(eq=False)
 class Attachment:
-    """One notebook that follows (or is about to follow) an allocation's kernel."""
+    """One notebook that follows (or is about to follow) an allocation's kernel. Made on an event loop."""
 
     allocation: str
     session: str
@@ -29,10 +29,22 @@ class Attachment:
     type: str
     local_kernel: str
     local_kernelspec: str
-    remote_kernel: str
+    remote_kernel: str | None = None
+    """`None`: the allocation does not run yet."""
     state: str = "waiting"
+    running: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
+    """Set once `remote_kernel` is known."""
     swapping: asyncio.Task[None] | None = field(default=None, repr=False)
     leaving: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.runs_in(self.remote_kernel)
+
+    def runs_in(self, kernel_id: str | None) -> None:
+        """The allocation runs, and that is its kernel."""
+        self.remote_kernel = kernel_id
+        if kernel_id is not None:
+            self.running.set()
 
     def public(self) -> dict[str, Any]:
         """As REST and events show it. `kernel_id` is the kernel the session has now."""

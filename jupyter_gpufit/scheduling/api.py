@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ..models import Allocation, Endpoint, EndReason, Node, Request, Unit
+from .about import About
 from .fit import Decision
 
 __all__ = ["Scheduler"]
@@ -24,6 +25,9 @@ class Scheduler(Protocol):
 
     def nodes(self) -> Sequence[Node]:
         """All nodes, usable or not, by name."""
+
+    def about(self, owner: str) -> About:
+        """What `owner` has to know to ask for something: policy, images, quota, the usual time."""
 
     def explain(self, request: Request) -> Decision:
         """A dry run of `request`: the decision, with its four stages. Reserves nothing."""

@@ -16,6 +16,7 @@ from functools import cached_property, lru_cache
 
 from ..memory import format_memory
 from ..models import Gpu, Node, Request
+from ..naming import short_model
 
 __all__ = [
     "MOST_MEMORY",
@@ -45,9 +46,10 @@ def glob(pattern: str, ignore_case: bool = False) -> Callable[[str], object]:
 
 
 def model_glob(pattern: str) -> Callable[[str], object]:
-    """A function that matches models of GPUs, in any case. Without a wildcard, the pattern is a part of the name:
-    nobody asks for an A100 by its full name."""
-    return glob(f"*{pattern}*" if is_literal(pattern) else pattern, True)
+    """A function that matches models of GPUs, in any case, by their name or by what they are called (`short_model`).
+    Without a wildcard, the pattern is a part of it: nobody asks for an A100 by its full name."""
+    match = glob(f"*{pattern}*" if is_literal(pattern) else pattern, True)
+    return lambda model: match(model) or match(short_model(model))
 
 
 def is_literal(pattern: str) -> bool:

@@ -48,8 +48,8 @@ def rows(decision: Decision) -> list[dict[str, Any]]:
     return table
 
 
-def as_json(decision: Decision) -> dict[str, Any]:
-    """The whole decision as JSON types."""
+def as_json(decision: Decision, stages: bool = True) -> dict[str, Any]:
+    """The whole decision as JSON types; with an empty list for the stages, if they are not asked for."""
     nearest = decision.nearest
     return {
         "node": decision.node,
@@ -60,6 +60,7 @@ def as_json(decision: Decision) -> dict[str, Any]:
         "summary": summary(decision),
         "never": decision.never,
         "nearest": None if nearest is None else {"node": nearest.node, "gpus": nearest.gpus, "memory": nearest.memory},
+        "fitting": list(decision.fitting),
         "stages": [
             {
                 "stage": stage.number,
@@ -68,7 +69,7 @@ def as_json(decision: Decision) -> dict[str, Any]:
                 "passed": list(stage.passed),
                 "rejected": dict(stage.rejected),
             }
-            for stage in decision.stages
+            for stage in (decision.stages if stages else ())
         ],
     }
 

@@ -9,7 +9,7 @@ people is `explain.py`'s.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -82,6 +82,8 @@ class Decision:
     """The nodes it was made on."""
     excluded: Mapping[str, str]
     """Nodes the caller left out, with the reason."""
+    in_order: Callable[[], tuple[str, ...]] | None = None
+    """What gives `fitting` where it is known without a walk through the stages."""
 
     @property
     def policy(self) -> str:
@@ -97,6 +99,11 @@ class Decision:
     def gpus(self) -> tuple[str, ...]:
         """Uuids of the chosen GPUs, aligned with the request's memory entries; under `claim` its others follow."""
         return () if self.placement is None else self.placement.gpus
+
+    @cached_property
+    def fitting(self) -> tuple[str, ...]:
+        """Names of all nodes that would do, in the policy's order: the chosen one first."""
+        return self.stages[-1].passed if self.in_order is None else self.in_order()
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
@@ -118,9 +125,12 @@ class Decision:
         """If no node fits: what would fit now instead; `None` if that is nothing at all."""
         return None if self.node is not None else _nearest(self)
 
-    def explain(self) -> dict[str, Any]:
-        """All of the decision as JSON types. `details["stages"]` of a refusal is its `stages`."""
-        return _explain.as_json(self)
+    def explain(self, stages: bool = True) -> dict[str, Any]:
+        """All of the decision as JSON types. `details["stages"]` of a refusal is its `stages`.
+
+        Without `stages` they are an empty list, and nobody walks all nodes: for whoever asks with each key pressed.
+        """
+        return _explain.as_json(self, stages)
 
     def summary(self) -> str:
         """The decision in one or two sentences for people."""

@@ -4,17 +4,18 @@
            └─ Shelf: the GPUs of all nodes with about as many of them, a column of slots each ─ Columns → Policy.screen
 
 A decision is: filters and `Policy.screen` give the rows that fit; of these the least in stage 3's order is the target;
-only that node's GPU objects are then looked at, to choose among them. Why the other nodes were not chosen is worked out
-when somebody asks, by the walk of `fit.py` over the nodes as they were.
+only that node's GPU objects are then looked at, to choose among them. The others that fit are put in order when
+somebody asks; why the rest do not is worked out then, too, by the walk of `fit.py` over the nodes as they were.
 
-numpy is imported here and nowhere else in this room.
+numpy is imported here and in `shelves.py`, and nowhere else in this room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,103 +24,12 @@ from ..models import Gpu, Node, Request
 from .candidates import by_index, glob, is_literal, lends, model_glob, pool_of
 from .fit import NOTHING, Decision, select
 from .policies import Policy, find
+from .shelves import ABSENT, Bytes, Mask, Shelf, counted, grown
 
-__all__ = ["Columns", "Index", "Mask"]
+__all__ = ["Index"]
 
-Mask: TypeAlias = NDArray[np.bool_]
-Counts: TypeAlias = NDArray[np.integer[Any]]
-Bytes: TypeAlias = NDArray[np.int64]
-
-ABSENT = -1  # bytes free in a slot without a candidate; below every size that can be asked
 MOST_MODELS = 10_000  # names of models that are numbered before those that no GPU has any more are forgotten
 MOST_PATTERNS = 64  # node globs whose rows are remembered
-
-
-class Columns:
-    """The candidates of many nodes, one node per column, as `Policy.screen` sees them. All counts are per node."""
-
-    def __init__(self, free: Bytes, same_card: Mask | None) -> None:
-        self.free = free
-        """[slot, node] → bytes free, `ABSENT` without a candidate. GPUs of one card are in neighbouring slots."""
-        self._same_card = same_card  # [slot, node]: on the card of the slot before; None: no GPUs share a card
-
-    @property
-    def count(self) -> Counts:
-        """Candidate GPUs."""
-        return self.gpus_with(0)
-
-    @property
-    def shares_cards(self) -> bool:
-        """Whether any two GPUs here are on one card; if not, `cards_with` is `gpus_with`."""
-        return self._same_card is not None
-
-    def gpus_with(self, size: int) -> Counts:
-        """Candidate GPUs with at least `size` bytes free."""
-        return _count(self.free >= size)
-
-    def cards_with(self, size: int) -> Counts:
-        """Cards that have a candidate GPU with at least `size` bytes free."""
-        serves = self.free >= size
-        if self._same_card is not None:
-            # A card counts at its first slot that serves: `before` says whether an earlier slot of it does.
-            before = np.zeros(serves.shape[1], dtype=np.bool_)
-            for slot, same in zip(serves, self._same_card, strict=True):
-                before &= same
-                slot[:], before = slot & ~before, before | slot
-        return _count(serves)
-
-
-class Shelf:
-    """The GPUs of the nodes that have at most `slots` of them (and more than half as many)."""
-
-    def __init__(self, slots: int) -> None:
-        self.slots = slots
-        self.rows = np.zeros(0, dtype=np.int64)
-        """Column → row of the node in the index."""
-        self.used = 0
-        """Columns in use or spare."""
-        self._spare: list[int] = []
-        self._free = np.zeros((2, slots, 0), dtype=np.int64)  # [for a shared request?, slot, column]
-        self._model = np.zeros((slots, 0), dtype=np.intp)
-        self._same = np.zeros((slots, 0), dtype=np.bool_)
-        self._sharing = 0  # columns with GPUs on one card
-
-    def put(self, column: int | None, row: int, free: list[list[int]], models: list[int], same: list[bool]) -> int:
-        """Write a node's GPUs into `column`, or into a new one; returns which."""
-        if column is None:
-            column = self._spare.pop() if self._spare else self._add()
-        padding = self.slots - len(models)
-        self.rows[column] = row
-        self._sharing += any(same) - bool(self._same[:, column].any())
-        self._free[0, :, column] = free[0] + [ABSENT] * padding
-        self._free[1, :, column] = free[1] + [ABSENT] * padding
-        self._model[:, column] = models + [0] * padding
-        self._same[:, column] = same + [False] * padding
-        return column
-
-    def clear(self, column: int) -> None:
-        """Empty the column, for another node to use."""
-        self._sharing -= bool(self._same[:, column].any())
-        self._free[:, :, column] = ABSENT
-        self._same[:, column] = False
-        self._spare.append(column)
-
-    def columns(self, shared: bool, models: Bytes | None) -> Columns:
-        """All columns as a request sees them; `models`: by number, 0 for those it may have, else `ABSENT`."""
-        free = self._free[int(shared), :, : self.used]
-        if models is not None:
-            free = free | models.take(self._model[:, : self.used])  # -1 | anything is -1, which is `ABSENT`
-        return Columns(free, self._same[:, : self.used] if self._sharing else None)
-
-    def _add(self) -> int:
-        if self.used == len(self.rows):
-            capacity = max(16, self.used * 2)
-            self.rows = _grown(self.rows, capacity, 0)
-            self._free = _grown(self._free, capacity, ABSENT)
-            self._model = _grown(self._model, capacity, 0)
-            self._same = _grown(self._same, capacity, False)
-        self.used += 1
-        return self.used - 1
 
 
 class Index:
@@ -142,6 +52,7 @@ class Index:
         self._total = np.zeros((2, 0), dtype=np.int64)  # and bytes free on them
         # Worked out when needed, dropped when out of date:
         self._snapshot: tuple[Node, ...] | None = None
+        self._names: tuple[str, ...] | None = None  # by row; a spare row has the name that it had
         self._rank: NDArray[np.int64] | None = None  # row → place in the order of names
         self._patterns: dict[str, Mask] = {}
         for node in nodes:
@@ -190,18 +101,20 @@ class Index:
     ) -> Decision:
         """The decision that `fit.select` comes to on the nodes as they are now. Raises `InvalidValue` likewise."""
         policy = find(policy)
-        row = self._target(request, policy, exclude)
+        fitting = self._fitting(request, policy, exclude)
         placement = None
-        if row is not None:
+        if fitting is not None:
+            row = fitting.first(self._ranks)
             node = self._nodes[row]
             assert node is not None
             placement = policy.place(pool_of(node, request))
-        return Decision(request, policy, placement, self.nodes, dict(exclude))
+        in_order = tuple if fitting is None else fitting.in_order
+        return Decision(request, policy, placement, self.nodes, dict(exclude), in_order)
 
     # --- a decision
 
-    def _target(self, request: Request, policy: Policy, exclude: Mapping[str, str]) -> int | None:
-        """Row of the node that wins, or `None`."""
+    def _fitting(self, request: Request, policy: Policy, exclude: Mapping[str, str]) -> _Fitting | None:
+        """The nodes that fit, or `None`."""
         if request.node is not None and is_literal(request.node):
             row = self._row.get(request.node)
             return None if row is None else self._walk([self._nodes[row]], request, policy, exclude)
@@ -221,7 +134,7 @@ class Index:
                 totals.append(self._total[shared, rows])
             else:
                 free = columns.free[:, at]
-                counts.append(_count(free >= 0).astype(np.int64))
+                counts.append(counted(free >= 0).astype(np.int64))
                 totals.append(np.maximum(free, 0).sum(axis=0))
         if not fitting:
             return None
@@ -229,19 +142,16 @@ class Index:
         if (allowed := self._allowed(request, exclude)) is not None:
             keep = allowed[rows]
             rows, count, total = rows[keep], count[keep], total[keep]
-        if not len(rows):
-            return None
-        least = count == count.min()
-        rows, total = rows[least], total[least]
-        rows = rows[total == total.min()]
-        return int(rows[self._ranks()[rows].argmin()]) if len(rows) > 1 else int(rows[0])
+        return _Fitting(rows, count, total, self._named()) if len(rows) else None
 
     def _walk(
         self, nodes: Iterable[Node | None], request: Request, policy: Policy, exclude: Mapping[str, str]
-    ) -> int | None:
-        """The target among a few nodes, or for a policy without `screen`: as `select` finds it."""
-        name = select([node for node in nodes if node is not None], request, policy, exclude).node
-        return None if name is None else self._row[name]
+    ) -> _Fitting | None:
+        """Those of a few nodes, or for a policy without `screen`: as `select` finds them, in its order."""
+        names = select([node for node in nodes if node is not None], request, policy, exclude).fitting
+        place = np.arange(len(names))
+        rows = np.array([self._row[name] for name in names], dtype=np.int64)
+        return _Fitting(rows, place, place, self._named()) if names else None
 
     def _allowed(self, request: Request, exclude: Mapping[str, str]) -> Mask | None:
         """Which rows the request's node glob and labels and the exclusions leave; `None`: all."""
@@ -273,6 +183,12 @@ class Index:
         self._patterns[pattern] = mask
         return mask
 
+    def _named(self) -> tuple[str, ...]:
+        if self._names is None:
+            names = {row: name for name, row in self._row.items()}
+            self._names = tuple(names.get(row, "") for row in range(len(self._nodes)))
+        return self._names
+
     def _ranks(self) -> NDArray[np.int64]:
         if self._rank is None:
             self._rank = np.zeros(len(self._nodes), dtype=np.int64)
@@ -291,10 +207,10 @@ class Index:
             self._place.append(None)
             if row == self._count.shape[1]:
                 capacity = max(16, row * 2)
-                self._count = _grown(self._count, capacity, 0)
-                self._total = _grown(self._total, capacity, 0)
+                self._count = grown(self._count, capacity, 0)
+                self._total = grown(self._total, capacity, 0)
         self._row[name] = row
-        self._rank = None
+        self._rank = self._names = None
         self._patterns.clear()
         return row
 
@@ -347,6 +263,30 @@ class Index:
             self._place[row] = None
 
 
+@dataclass(frozen=True)
+class _Fitting:
+    """The nodes that a request fits on, one at least, as they were when it was decided."""
+
+    rows: NDArray[np.int64]
+    count: Bytes
+    total: Bytes
+    """Stage 3's order, of each of `rows`."""
+    names: tuple[str, ...]
+    """Row → name."""
+
+    def first(self, ranks: Callable[[], NDArray[np.int64]]) -> int:
+        """Row of the least in the order; of several the first by name (`ranks`: row → place in the order of names)."""
+        least = self.count == self.count.min()
+        rows, total = self.rows[least], self.total[least]
+        rows = rows[total == total.min()]
+        return int(rows[ranks()[rows].argmin()]) if len(rows) > 1 else int(rows[0])
+
+    def in_order(self) -> tuple[str, ...]:
+        """The names of all, in the order."""
+        names = (self.names[row] for row in self.rows.tolist())
+        return tuple(name for _, _, name in sorted(zip(self.count.tolist(), self.total.tolist(), names, strict=True)))
+
+
 class _Label:
     """The values of one label key on all rows, as small numbers, so that comparing them is one pass over an array."""
 
@@ -358,7 +298,7 @@ class _Label:
 
     def set(self, row: int, value: str | None) -> None:
         if row >= len(self._value):
-            self._value = _grown(self._value, max(16, row * 2), -1)
+            self._value = grown(self._value, max(16, row * 2), -1)
         number = -1 if value is None else self._number.setdefault(value, len(self._number))
         self.used += (number >= 0) - bool(self._value[row] >= 0)
         self._value[row] = number
@@ -367,7 +307,7 @@ class _Label:
         if value not in self._number:
             return np.zeros(rows, dtype=np.bool_)
         if len(self._value) < rows:
-            self._value = _grown(self._value, rows, -1)
+            self._value = grown(self._value, rows, -1)
         return np.asarray(self._value[:rows] == self._number[value])
 
 
@@ -378,18 +318,5 @@ def _free(gpu: Gpu, shared: bool) -> int:
     return gpu.memory_free
 
 
-def _count(there: Mask) -> Counts:
-    """How many are there, per column."""
-    counts: Counts = np.add.reduce(there.view(np.uint8), axis=0, dtype=np.uint8 if len(there) < 256 else np.int64)
-    return counts
-
-
 def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _grown(array: NDArray[Any], capacity: int, fill: int | bool) -> NDArray[Any]:
-    """The array with its last axis made `capacity` long."""
-    grown = np.full((*array.shape[:-1], capacity), fill, dtype=array.dtype)
-    grown[..., : array.shape[-1]] = array
-    return grown

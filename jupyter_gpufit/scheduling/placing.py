@@ -162,7 +162,7 @@ class Placing(Choosing):
     def _needs(self, asked: Allocation, start: Start | None, first: bool, now: float) -> tuple[str, float | None]:
         """What has to end for one that fits nowhere now, in a sentence, and when that will be, if it is the first."""
         if start is None:
-            return "no allocation that ends would be enough: it needs a node, or what other programs use", None
+            return "even when all allocations end it does not fit: programs use GPUs, or a node cannot be used", None
         names = [self._called(id, asked) for id in start.after]
         several = len(names) > 1
         if len(names) > _MOST_NAMES:

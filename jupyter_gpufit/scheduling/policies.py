@@ -30,7 +30,7 @@ from .assign import assign, free_of, offers, shortfall
 from .candidates import Pool, compare
 
 if TYPE_CHECKING:
-    from .index import Columns, Mask
+    from .shelves import Columns, Mask
 
 __all__ = ["POLICIES", "BestFit", "Claim", "Policy", "find", "register"]
 

@@ -14,6 +14,7 @@ from ..durations import format_duration, parse_duration
 from ..errors import Cancelled, Conflict, Forbidden, GpufitError, LaunchError, NodeUnreachable, NotFound, Unavailable
 from ..models import Allocation, Endpoint, EndReason, Node, Request, State, Unit
 from . import events as ev
+from .about import About, about
 from .allocations import Entry
 from .driver import Driver
 from .events import Work
@@ -40,6 +41,10 @@ class LocalScheduler(Driver):
     def nodes(self) -> Sequence[Node]:
         """All nodes, usable or not, by name."""
         return self._cluster.nodes()
+
+    def about(self, owner: str) -> About:
+        """What `owner` has to know to ask for something."""
+        return about(self._cluster.inventory, self._policy(), owner)
 
     def explain(self, request: Request) -> Decision:
         """A dry run of `request`."""

@@ -26,6 +26,7 @@ from ..scheduling.api import Scheduler
 from .events import Events
 from .gate import Gate
 from .handlers import routes
+from .heap import settle
 
 __all__ = ["GpufitExtension"]
 
@@ -215,7 +216,7 @@ class GpufitExtension(ExtensionApp):
 
     async def _connect(self, serverapp: Any, service: Service, host: ServerKernelHost) -> None:
         """Tell everybody of the service, and have sessions and attachments as they were before this server."""
-        events = self._events = Events(serverapp.event_logger)
+        events = self._events = Events(serverapp.event_logger, lambda: self.inventory_error)
         attachments = self._attachments = Attachments(
             serverapp.session_manager,
             serverapp.kernel_manager,
@@ -224,12 +225,14 @@ class GpufitExtension(ExtensionApp):
             log=self.log,
             beside=lambda id: beside(service.scheduler, id),
             extend=partial(extend, service.scheduler),
+            now=lambda allocation: service.scheduler.get(allocation.id),
         )
         host.before_stop = attachments.before_stop
         self._unsubscribe = (
             service.scheduler.subscribe(events.allocation),
             service.scheduler.subscribe(attachments.follow),
             service.on_node_change(events.node),
+            settle(len(service.scheduler.nodes())),
         )
         sessions = self._sessions = Sessions(
             serverapp.session_manager,

@@ -115,9 +115,9 @@ class GpufitHandler(APIHandler):
             raise InvalidValue(f"{name}={value!r} is not a whole number")
         return int(value)
 
-    def flag(self, name: str) -> bool:
-        """A query argument as a truth value (default: false). Raises `InvalidValue`."""
-        text = self.get_query_argument(name, "false")
+    def flag(self, name: str, default: bool = False) -> bool:
+        """A query argument as a truth value. Raises `InvalidValue`."""
+        text = self.get_query_argument(name, "true" if default else "false")
         if text not in _FLAGS:
             raise InvalidValue(f"{name}={text!r} is neither true nor false")
         return _FLAGS[text]
@@ -151,6 +151,15 @@ class GpufitHandler(APIHandler):
             self.log.log(logging.DEBUG, "%s %s: %s", self.request.method, self.request.path, value)
         else:
             super().log_exception(typ, value, tb)
+
+
+class AboutHandler(GpufitHandler):
+    """`GET about`: what a form for requests needs to know."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        self.reply(self.scheduler.about(self.extension.owner))
 
 
 class NodesHandler(GpufitHandler):
@@ -188,12 +197,18 @@ class DoctorHandler(GpufitHandler):
 
 
 class ExplainHandler(GpufitHandler):
-    """`POST explain`: a dry run."""
+    """`POST explain`: a dry run. `…?stages=false` leaves the stages out, which takes a fraction of the time."""
 
     @web.authenticated
     @authorized
     async def post(self) -> None:
-        self.reply(self.scheduler.explain(self.body(Request)).explain())
+        stages = self.flag("stages", default=True)
+        decision = self.scheduler.explain(self.body(Request))
+        # On a thousand nodes each takes some 20 ms when it is first looked at: others get their turn in between.
+        for part in ("never", "nearest", *(("stages",) if stages else ())):
+            getattr(decision, part)
+            await asyncio.sleep(0)
+        self.reply(decision.explain(stages))
 
 
 class AllocationsHandler(GpufitHandler):
@@ -244,8 +259,19 @@ class ExtendHandler(GpufitHandler):
         self.reply(longer.public())
 
 
+class AttachmentsHandler(GpufitHandler):
+    """`GET attachments`: the caller's notebooks that are on an allocation, or on their way to one."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        found = await self.attachments.present()
+        mine = {one.id for one in self.scheduler.allocations(self.extension.owner)}
+        self.reply({"attachments": [one.public() for one in found if one.allocation in mine]})
+
+
 class AttachHandler(GpufitHandler):
-    """`POST allocations/{id}/attach`: give a notebook the allocation's kernel, as soon as its own is idle."""
+    """`POST allocations/{id}/attach`: give a notebook the allocation's kernel, once that runs and its own is idle."""
 
     @web.authenticated
     @authorized
@@ -315,6 +341,7 @@ class UnknownHandler(GpufitHandler):
 _ID = r"([^/]+)"
 
 HANDLERS: list[tuple[str, type[GpufitHandler]]] = [
+    (r"about", AboutHandler),
     (r"nodes", NodesHandler),
     (rf"nodes/{_ID}", NodeHandler),
     (rf"nodes/{_ID}/doctor", DoctorHandler),
@@ -325,6 +352,7 @@ HANDLERS: list[tuple[str, type[GpufitHandler]]] = [
     (rf"allocations/{_ID}/attach", AttachHandler),
     (rf"allocations/{_ID}/detach", DetachHandler),
     (rf"allocations/{_ID}/logs", LogsHandler),
+    (r"attachments", AttachmentsHandler),
     (r"openapi\.yaml", OpenApiHandler),
     (r"(.*)", UnknownHandler),
 ]

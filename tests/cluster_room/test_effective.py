@@ -45,7 +45,7 @@ def used(*processes: GpuProcess, **keys: Any) -> Gpu:
 
 def test_nothing_held_nothing_running() -> None:
     seen = one(gpu())
-    assert seen == replace(gpu(), idle=True, shareable=False)
+    assert seen == replace(gpu(), idle=True, shareable=False, memory_foreign=0)
 
 
 def test_a_reservation_counts_from_the_moment_it_is_made() -> None:
@@ -201,6 +201,40 @@ def test_two_gpus_of_one_board_do_not_block_each_other() -> None:
     assert effective(reported[1:], [claim(cards=cards)])[0].idle, "also when the claimed one is not reported"
 
 
+# --- who has the memory
+
+
+def test_what_is_claimed_counts_whether_it_is_used_or_not() -> None:
+    assert one(gpu()).memory_claimed == 0
+    ledger, engine = claim(owner="me"), claim(container=BOX)
+    for use in (0, GiB, 20 * GiB):
+        seen = one(used(GpuProcess(pid=7, memory=use, container=BOX)), ledger, engine)
+        assert (seen.memory_claimed, seen.memory_foreign) == (16 * GiB, 0), use
+    shared = [claim(name, size * GiB, shared=True) for name, size in (("a", 3), ("b", 5))]
+    assert one(gpu(), *shared, claim("c", uuid="GPU-2")).memory_claimed == 8 * GiB
+
+
+def test_what_strangers_use_is_foreign() -> None:
+    ours, theirs, others = (
+        GpuProcess(pid=7, memory=4 * GiB, container=BOX),
+        GpuProcess(pid=8, memory=2 * GiB),
+        GpuProcess(pid=9, memory=GiB, container="f" * 64),
+    )
+    seen = one(used(ours, theirs, others), claim(container=BOX))
+    assert (seen.memory_claimed, seen.memory_foreign) == (16 * GiB, 3 * GiB)
+    assert one(used(ours)).memory_foreign == 4 * GiB, "nobody holds it"
+    assert without(used(ours, theirs), claim(container=BOX)).memory_foreign == 2 * GiB, "ours has ended since"
+
+
+def test_what_strangers_use_may_be_unknown() -> None:
+    strangers = (GpuProcess(pid=7), GpuProcess(pid=8, memory=GiB))
+    assert one(gpu(processes=strangers, idle=False)).memory_foreign is None
+    assert one(gpu(idle=False)).memory_foreign is None, "in use, by nobody knows whom"
+    assert one(gpu(memory_free=None)).memory_foreign is None, "nothing is known of its memory"
+    ours = GpuProcess(pid=7, container=BOX)
+    assert one(gpu(processes=(ours,), idle=False), claim(container=BOX)).memory_foreign == 0
+
+
 # --- what ended since the sample was taken
 
 
@@ -307,6 +341,7 @@ def test_whoever_holds_a_gpu_can_have_all_that_was_reserved(reported: Sequence[G
         reserved: dict[str, int] = {}
         for each in held:
             reserved[each.allocation] = max(reserved.get(each.allocation, 0), each.gpus.get(after.uuid, 0))
+        assert after.memory_claimed == sum(reserved.values())
         if after.memory_free and after.memory_total is not None:
             assert after.memory_free + sum(reserved.values()) <= after.memory_total
 

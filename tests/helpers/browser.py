@@ -75,13 +75,13 @@ class Notebook:
         self.path = ""
         page.set_default_timeout(WITHIN * 1000)
 
-    def open(self, path: str, *cells: str) -> Notebook:
-        """Write a notebook of these cells, and wait until its local kernel is there."""
+    def open(self, path: str, *cells: str, front: str = "lab/tree") -> Notebook:
+        """Write a notebook of these cells, and wait for its local kernel. `front`: `notebooks` for Notebook 7."""
         metadata = {"kernelspec": {"name": "python3", "display_name": LOCAL, "language": "python"}}
         content = new_notebook(cells=[new_code_cell(cell) for cell in cells], metadata=metadata)
         nbformat.write(content, self.server.root / path)
         self.path = path
-        self._go(f"lab/tree/{path}")
+        self._go(f"{front}/{path}")
         self.page.wait_for_selector(".jp-Notebook .jp-CodeCell")
         self.until(lambda: self.idle_in(LOCAL), "the local kernel")
         return self
@@ -216,7 +216,7 @@ class Notebook:
         name = f"failed-{os.environ.get('PYTEST_CURRENT_TEST', 'test').rpartition('::')[2].split()[0]}"
         try:
             self.picture(name)
-            text = self.page.locator("#jp-main-dock-panel").inner_text()
+            text = self.page.locator("#jp-main-dock-panel, #main-panel").first.inner_text(timeout=5000)
         except Error as problem:
             text = str(problem)
         return f"see {self._screenshots / name}.png; the page says:\n{text[-3000:]}"
@@ -240,8 +240,11 @@ class Notebook:
 
 
 @contextmanager
-def lab_server(home: Path, inventory: str) -> Iterator[JupyterServer]:
-    """A Jupyter server with JupyterLab, of which nothing is seen elsewhere, and that sees nothing from elsewhere."""
+def lab_server(home: Path, inventory: str, *arguments: str) -> Iterator[JupyterServer]:
+    """A Jupyter server with JupyterLab, of which nothing is seen elsewhere, and that sees nothing from elsewhere.
+
+    `arguments`: of its command line.
+    """
     file = home / "gpufit.toml"
     file.write_text(inventory)
     shutil.copytree(KERNELSPEC, home / "share" / "kernels" / "gpufit")
@@ -255,6 +258,6 @@ def lab_server(home: Path, inventory: str) -> Iterator[JupyterServer]:
         for name in os.environ:
             if name.startswith(("GPUFIT_", "JUPYTER", "JPY_")):
                 patch.delenv(name)
-        server = JupyterServer(home / "root", environment, "--KernelRestarter.time_to_dead=0.5", lab=True)
+        server = JupyterServer(home / "root", environment, "--KernelRestarter.time_to_dead=0.5", *arguments, lab=True)
     with server:
         yield server

@@ -476,6 +476,7 @@ class FakeCluster:
                     idle=gpu.idle and not holding,
                     shareable=gpu.idle and bool(holding) and all(claim.shared for claim in holding),
                     allocations=tuple(sorted(claim.allocation for claim in holding)),
+                    memory_claimed=reserved,
                 )
             )
         reason = self._raw[name].reason or self._troubles.get(name)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -57,6 +58,7 @@ class JupyterServer:
         without = f"--ServerApp.jpserver_extensions={dict.fromkeys(NOT_NEEDED, False)}"
         self._module = "jupyterlab" if lab else "jupyter_server"
         self._arguments = arguments if lab else (without, *arguments)
+        self._bare = any("'jupyter_gpufit': False" in argument for argument in arguments)
         self.token = "secret-token-of-the-server"
         self._port = 0  # any
 
@@ -67,7 +69,7 @@ class JupyterServer:
 
     def start_again(self) -> None:
         """After `kill`: the same person's next server, at the same address."""
-        self._port = int(self.url.rstrip("/").rpartition(":")[2])
+        self._port = urllib.parse.urlsplit(self.url).port or 0
         self._start()
 
     def _start(self) -> JupyterServer:
@@ -184,6 +186,8 @@ class JupyterServer:
         except OSError:
             return False
         except HttpError as error:
+            if error.status == 404 and self._bare:
+                return True
             if error.status != 503:
                 raise
             return False

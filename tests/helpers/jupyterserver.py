@@ -24,6 +24,7 @@ from jupyter_server.serverapp import ServerApp
 from traitlets.config import Config
 
 from .frontend import FrontEnd, eventually
+from .jupyter import NOT_NEEDED
 
 __all__ = ["Here", "ServerProcess", "directories", "free_port", "server_here", "server_process"]
 
@@ -186,6 +187,7 @@ async def server_process(
         "ServerApp.open_browser": False,
         "ServerApp.root_dir": root,
         "ServerApp.allow_root": True,
+        **({} if lab else {"ServerApp.jpserver_extensions": dict.fromkeys(NOT_NEEDED, False)}),
         **({"GpufitExtension.inventory": inventory} if inventory is not None else {}),
         **(config or {}),
     }

@@ -63,7 +63,10 @@ class KernelClient:
     def cluster(self) -> tuple[list[Node], str | None]:
         return self.nodes(), None
 
-    def explain(self, request: Request) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
+        return {"policy": "best-fit", "image": None, "images": [], "quota": None, "time": None}
+
+    def explain(self, request: Request, *, stages: bool = True) -> dict[str, Any]:
         why = f"{self._gpus} idle GPUs, {request.gpus} asked"
         fits = request.gpus <= self._gpus
         stage = {
@@ -141,6 +144,9 @@ class KernelClient:
 
     def logs(self, id: str, tail: int = 200) -> str:
         return f"logs of {id}\n"
+
+    def has_session(self) -> bool:
+        return False
 
     def attach(self, id: str) -> None:
         self.calls.append("attach")

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from itertools import permutations
 
 from jupyter_gpufit.models import Gpu, Node, Request
+from jupyter_gpufit.naming import short_model
 
 
 def usable(gpus: Sequence[Gpu], request: Request) -> list[Gpu]:
@@ -26,7 +27,8 @@ def usable(gpus: Sequence[Gpu], request: Request) -> list[Gpu]:
 
 def is_model(model: str, asked: str) -> bool:
     """A glob matches the whole name; what has no wildcard is a part of it."""
-    return fnmatchcase(model, asked) if set(asked) & set("*?[") else asked in model
+    names = (model, short_model(model))
+    return any(fnmatchcase(name, asked) if set(asked) & set("*?[") else asked in name for name in names)
 
 
 def considered(node: Node, request: Request) -> bool:

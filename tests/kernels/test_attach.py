@@ -48,6 +48,7 @@ class Desk:
             logging.getLogger("attachments"),
             self.beside,
             self.extend,
+            lambda one: self.allocations.get(one.id, one),
         )
         self.allocations: dict[str, Allocation] = {}
 
@@ -362,6 +363,26 @@ async def test_moves_to_another_allocation_and_keeps_its_local_kernel(desk: Desk
     ]  # fmt: skip
 
 
+async def test_a_cell_that_is_run_before_the_page_has_moved_is_not_lost(desk: Desk) -> None:
+    """It is sent to the allocation that the notebook is about to leave, and runs there."""
+    notebook, first, local = await attached(desk)
+    second = await desk.grant("a2")
+    notebook._poll = 3.0  # as a page that looks every few seconds
+    await asyncio.sleep(0.5)  # the look before that
+    await desk.attachments.attach(second, session=notebook.session)
+
+    async def at(kernel_id: str | None) -> bool:
+        return bool((await notebook.model())["kernel"]["id"] == kernel_id)
+
+    while not await at(second.kernel_id):  # noqa: ASYNC110  (this page hears no events)
+        await asyncio.sleep(0.05)
+    assert (await notebook.run("import time; time.sleep(4); print('not lost')")).text == "not lost\n"
+    await notebook.on(str(second.kernel_id))
+    assert notebook.kernels_seen == [local, first.kernel_id, second.kernel_id]
+    await eventually(lambda: not desk.attachments.of("a1"))
+    assert [one.state for one in desk.attachments.of("a2")] == ["attached"]
+
+
 async def test_the_allocation_left_ends_while_the_notebook_moves(desk: Desk) -> None:
     notebook, _, local = await attached(desk)
     second = await desk.grant("a2")
@@ -535,8 +556,9 @@ async def test_what_cannot_be_attached(desk: Desk) -> None:
         await desk.attachments.attach(allocation)
     with pytest.raises(InvalidValue, match="by `session`"):
         await desk.attachments.attach(allocation, session=notebook.session, path=notebook.path)
-    with pytest.raises(Conflict, match="is starting"):
-        await desk.attachments.attach(desk.record("a3", None, State.STARTING), session=notebook.session)
+    for over in (State.STOPPING, State.ENDED):
+        with pytest.raises(Conflict, match=f"is {over}; attach to another one"):
+            await desk.attachments.attach(desk.record("a3", allocation.kernel_id, over), session=notebook.session)
     with pytest.raises(Conflict, match="does not run under this server"):
         await desk.attachments.attach(desk.record("a4", "elsewhere", State.RUNNING), session=notebook.session)
     direct = await desk.front.open("direct.ipynb")
@@ -585,3 +607,156 @@ async def test_attaches_that_cross_each_other_end_with_the_last_one(desk: Desk) 
     await desk.attachments.detach("a2")
     await notebook.on(local)
     assert await notebook.value("x") == "1"
+
+
+# --- before the allocation runs
+
+
+async def starting(desk: Desk, id: str = "a1") -> str:
+    """An allocation that starts, and the kernel that will be its."""
+    desk.record(id, None, State.STARTING)
+    return str(await desk.kernels.start_kernel())
+
+
+async def test_attached_before_it_runs(desk: Desk) -> None:
+    notebook = await desk.front.open()
+    await notebook.run("x = 1")
+    local, remote = notebook.kernel_id, await starting(desk)
+    answer = await desk.attachments.attach(desk.record("a1", None, State.PENDING), path="a.ipynb")
+    assert (answer.public()["state"], answer.public()["kernel_id"]) == ("waiting", local)
+    assert [one.public() for one in await desk.attachments.present()] == [answer.public()]
+    desk.attachments.follow(desk.record("a1", None, State.STARTING))
+    again = await desk.attachments.attach(desk.allocations["a1"], session=notebook.session)
+    assert again is answer, "attaching twice is attaching once"
+    assert await notebook.value("x") == "1", "until then its own kernel is as ever"
+    cells = notebook.run_all(["import time; time.sleep(0.5)", "print('not lost')"])
+    desk.attachments.follow(desk.record("a1", remote, State.RUNNING))
+    assert (await cells[1]).text == "not lost\n"
+    await notebook.on(remote)
+    assert notebook.kernels_seen == [local, remote]
+    assert desk.states() == ["waiting", "attached"]
+    await desk.release("a1")
+    await notebook.on(local)
+    assert await notebook.value("x") == "1"
+    assert await desk.attachments.present() == []
+
+
+@pytest.mark.parametrize("reason", [EndReason.CANCELLED, EndReason.FAILED])
+async def test_it_ends_before_it_runs(desk: Desk, reason: EndReason) -> None:
+    notebook = await desk.front.open()
+    local = notebook.kernel_id
+    await desk.attachments.attach(desk.record("a1", None, State.PENDING), session=notebook.session)
+    busy = notebook.send("import time; time.sleep(1); print('done')")
+    desk.attachments.follow(desk.record("a1", None, State.ENDED, reason))
+    await eventually(lambda: desk.states() == ["waiting", "detached"])
+    assert not busy.is_done, "nobody waits for a kernel that need not be told anything"
+    assert desk.changes[-1]["kernel_id"] == local
+    assert (await busy).text == "done\n"
+    assert notebook.kernels_seen == [local]
+    assert await desk.attachments.present() == []
+
+
+async def test_a_notebook_that_was_closed_does_not_come_back_when_the_start_fails(desk: Desk) -> None:
+    notebook = await desk.front.open()
+    await desk.attachments.attach(desk.record("a1", None, State.STARTING), session=notebook.session)
+    await notebook.shutdown()
+    desk.attachments.follow(desk.record("a1", None, State.ENDED, EndReason.FAILED))
+    await eventually(lambda: desk.states() == ["waiting", "detached"])
+    assert await desk.sessions.list_sessions() == []
+    assert desk.kernels.list_kernel_ids() == []
+
+
+@pytest.mark.parametrize("gone", ["shut down", "another kernel"])
+async def test_nothing_waits_in_a_queue_for_a_notebook_that_is_gone(desk: Desk, gone: str) -> None:
+    """A page would go on saying that it is attached as soon as the allocation runs."""
+    notebook = await desk.front.open()
+    await desk.attachments.attach(desk.record("a1", None, State.PENDING), session=notebook.session)
+    if gone == "shut down":
+        await notebook.shutdown()
+    else:
+        await desk.front.api("PATCH", f"api/sessions/{notebook.session}", {"kernel": {"name": "python3"}}, expect=200)
+    await eventually(lambda: desk.states() == ["waiting", "detached"])
+    assert await desk.attachments.present() == []
+
+
+async def test_detached_before_it_runs(desk: Desk) -> None:
+    notebook, remote = await desk.front.open(), await starting(desk)
+    local = notebook.kernel_id
+    await desk.attachments.attach(desk.allocations["a1"], session=notebook.session)
+    await desk.attachments.detach("a1")
+    assert desk.states() == ["waiting", "detached"]
+    desk.attachments.follow(desk.record("a1", remote, State.RUNNING))
+    await asyncio.sleep(1.0)  # an idle kernel is found to be idle within this
+    assert (await notebook.model())["kernel"]["id"] == local
+
+
+async def test_stays_where_it_is_until_the_other_runs(desk: Desk) -> None:
+    notebook, first, local = await attached(desk)
+    remote = await starting(desk, "a2")
+    answer = await desk.attachments.attach(desk.allocations["a2"], session=notebook.session)
+    assert answer.local_kernel == local
+    await notebook.run("y = 2")
+    assert notebook.kernel_id == first.kernel_id
+    assert [(one.allocation, one.state) for one in await desk.attachments.present()] == [
+        ("a1", "attached"),
+        ("a2", "waiting"),
+    ]
+    desk.attachments.follow(desk.record("a2", remote, State.RUNNING))
+    await notebook.on(remote)
+    assert notebook.kernels_seen == [local, first.kernel_id, remote]
+    await eventually(lambda: not desk.attachments.of("a1"))
+    await desk.release("a2")
+    await notebook.on(local)
+    assert await notebook.value("x") == "1"
+
+
+async def test_the_one_it_is_on_ends_before_the_other_runs(desk: Desk) -> None:
+    notebook, _, local = await attached(desk)
+    remote = await starting(desk, "a2")
+    await desk.attachments.attach(desk.allocations["a2"], session=notebook.session)
+    await desk.release("a1")
+    await notebook.on(local)
+    assert await notebook.value("x") == "1"
+    desk.attachments.follow(desk.record("a2", remote, State.RUNNING))
+    await notebook.on(remote)
+
+
+async def test_it_runs_or_ends_while_the_notebook_is_looked_up(desk: Desk) -> None:
+    notebook, remote = await desk.front.open(), await starting(desk)
+    as_asked = desk.allocations["a1"]
+    desk.record("a1", remote, State.RUNNING)  # whose change was told before anybody waited for it
+    await desk.attachments.attach(as_asked, session=notebook.session)
+    await notebook.on(remote)
+    as_asked = desk.record("a2", None, State.STARTING)
+    desk.record("a2", None, State.ENDED, EndReason.FAILED)
+    with pytest.raises(Conflict, match="is ended"):
+        await desk.attachments.attach(as_asked, session=notebook.session)
+    assert desk.attachments.of("a2") == []
+
+
+async def test_a_kernel_that_is_listed_a_moment_later(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook, remote = await desk.front.open(), await starting(desk)
+    local = notebook.kernel_id
+    await desk.attachments.attach(desk.allocations["a1"], session=notebook.session)
+    manager = desk.kernels._kernels.pop(remote)
+    desk.attachments.follow(desk.record("a1", remote, State.RUNNING))
+    await asyncio.sleep(0.3)
+    assert desk.states() == ["waiting"]
+    desk.kernels._kernels[remote] = manager
+    await notebook.on(remote)
+    # One that runs elsewhere never is.
+    monkeypatch.setattr(attach_module, "_LISTED_WITHIN", 0.1)
+    await desk.attachments.attach(desk.record("a2", None, State.STARTING), session=notebook.session)
+    desk.attachments.follow(desk.record("a2", "elsewhere", State.RUNNING))
+    await eventually(lambda: desk.states()[-1] == "detached")
+    assert desk.attachments.of("a2") == []
+    assert (await notebook.model())["kernel"]["id"] == remote
+    assert local in desk.kernels
+
+
+async def test_those_that_wait_are_shown_by_the_names_they_have_now(desk: Desk) -> None:
+    notebook = await desk.front.open()
+    await desk.attachments.attach(desk.record("a1", None, State.PENDING), session=notebook.session)
+    renamed = {"path": "sub/b.ipynb", "name": "b.ipynb"}
+    await desk.front.api("PATCH", f"api/sessions/{notebook.session}", renamed, expect=200)
+    assert [one.path for one in await desk.attachments.present()] == ["sub/b.ipynb"]

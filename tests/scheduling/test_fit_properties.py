@@ -9,7 +9,7 @@ from itertools import chain, combinations
 import msgspec
 import pytest
 from helpers import oracle
-from helpers.clusters import EXAMPLES, clusters, requests, some_node
+from helpers.clusters import EXAMPLES, NAMES, clusters, requests, some_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +35,9 @@ def test_the_node_is_that_of_the_literal_reading(policy: str, nodes: list[Node],
 @thorough
 @given(nodes=clusters(), request_=requests())
 def test_the_index_decides_the_same_with_the_same_reasons(policy: str, nodes: list[Node], request_: Request) -> None:
-    assert Index(nodes).select(request_, policy).explain() == select(nodes, request_, policy).explain()
+    decision, whole = Index(nodes).select(request_, policy), select(nodes, request_, policy).explain()
+    assert decision.explain(stages=False) == whole | {"stages": []}
+    assert decision.explain() == whole
 
 
 @thorough
@@ -71,6 +73,34 @@ def test_best_fit_takes_the_first_node_that_can_and_its_tightest_gpus(nodes: lis
     assert tuple(chosen) in able[decision.node]  # aligned with the sizes, on cards of their own
     assert sum(oracle.free(chosen)) == min(sum(oracle.free(choice)) for choice in able[decision.node])
     assert decision.placement.memory == request_.sizes
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@thorough
+@given(nodes=clusters(), request_=requests(), out=st.sets(st.sampled_from(NAMES), max_size=2))
+def test_the_fitting_nodes_are_those_that_would_do_alone_in_order(
+    policy: str, nodes: list[Node], request_: Request, out: set[str]
+) -> None:
+    """Of the index, with the nodes filled in one by one, and of a walk; against a selection on each node alone."""
+
+    def stage_three(node: Node) -> tuple[int, int, str]:
+        gpus = oracle.usable(node.gpus, request_)
+        return len(gpus), sum(oracle.free(gpus)), node.name
+
+    alone = [node for node in nodes if node.name not in out and oracle.ORACLES[policy]([node], request_) is not None]
+    expected = tuple(node.name for node in sorted(alone, key=stage_three))
+    exclude = dict.fromkeys(out, "not this one")
+    index = Index([node for node in nodes if node.name in out])
+    for name in out & {node.name for node in nodes}:  # so that rows are used again
+        index.remove(name)
+    for node in nodes:
+        index.update(node)
+    decision = index.select(request_, policy, exclude)
+    for node in nodes[1:]:
+        index.remove(node.name)
+    assert decision.fitting == expected, "as the nodes were when it was decided"
+    assert select(nodes, request_, policy, exclude).fitting == expected
+    assert expected[:1] == (() if decision.node is None else (decision.node,))
 
 
 @thorough

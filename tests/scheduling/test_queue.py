@@ -268,7 +268,7 @@ async def test_what_no_end_of_an_allocation_gives_is_said() -> None:
     busy = replace(node("a", 1), gpus=tuple(replace(gpu, idle=False) for gpu in node("a", 1).gpus))
     async with Lab(busy) as lab:
         asked = await waits(lab)
-        assert standing(lab, asked).frees.startswith("no allocation that ends would be enough")
+        assert standing(lab, asked).frees.startswith("even when all allocations end it does not fit")
 
 
 async def test_it_is_told_only_when_something_changed() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
+import logging
 from typing import Any
 
 import msgspec
@@ -44,6 +47,7 @@ async def test_nodes_are_gathered(office: Office) -> None:
         assert [one["name"] for one in event["changed"]] == ["n1", "n3"]
         assert event["changed"][0]["gpus"][0]["memory_free"] == 49
         assert event["removed"] == ["n2"]
+        assert event["inventory_error"] is None
         shown = (await office.front.gpufit("GET", "nodes/n1")).json
         assert event["changed"][0] == shown
         assert len(stream.of("nodes/v1")) == 1
@@ -51,6 +55,55 @@ async def test_nodes_are_gathered(office: Office) -> None:
         office.parts.cluster.put(msgspec.structs.replace(node("n3", gpus=1), age=1.0))
         await asyncio.sleep(1.5)
         assert len(stream.of("nodes/v1")) == 1
+
+
+async def test_many_nodes_come_in_parts(office: Office) -> None:
+    names = {f"more{number}" for number in range(120)}
+    async with office.front.events() as stream:
+        for name in names:
+            office.parts.cluster.put(node(name, gpus=1))
+        await eventually(lambda: names <= {one["name"] for event in stream.of("nodes/v1") for one in event["changed"]})
+        sizes = [len(event["changed"]) for event in stream.of("nodes/v1")]
+    assert max(sizes) == 50
+    assert len(names) <= sum(sizes) <= len(names) + 2, "each is told once"
+
+
+async def test_whoever_changes_or_records_events_has_them_as_of_any_extension(office: Office) -> None:
+    """A modifier (it redacts), a listener before it, one after it, and a handler: none is passed by."""
+    logger = office.here.app.event_logger
+    raw: list[Any] = []
+    recorded = io.StringIO()
+
+    def redact(schema_id: str, data: dict[str, Any]) -> dict[str, Any]:
+        for one in data["changed"]:
+            one["labels"] = {"of": "nobody"}
+        return data
+
+    async def hear(logger: Any, schema_id: str, data: dict[str, Any]) -> None:
+        raw.append(data)
+
+    handler = logging.StreamHandler(recorded)
+    logger.handlers = logger.handlers or []
+    logger.register_handler(handler)
+    logger.add_modifier(schema_id=NODES, modifier=redact)
+    logger.add_listener(modified=False, schema_id=NODES, listener=hear)
+    try:
+        async with office.front.events() as stream:
+            office.parts.cluster.put(node("n7", labels={"of": "ada"}))
+            event = await stream.until(lambda event: event["schema_id"] == NODES and _about(event, "n7"))
+    finally:
+        logger.remove_handler(handler)
+        logger.remove_modifier(schema_id=NODES, modifier=redact)
+        logger.remove_listener(schema_id=NODES, listener=hear)
+    assert _about(event, "n7")["labels"] == {"of": "nobody"}
+    [before] = [found for data in raw if (found := _about(data, "n7"))]
+    assert before["labels"] == {"of": "ada"}
+    lines = [_about(json.loads(line), "n7") for line in recorded.getvalue().splitlines()]
+    assert [found["labels"] for found in lines if found] == [{"of": "nobody"}]
+
+
+def _about(event: dict[str, Any], name: str) -> Any:
+    return next((one for one in event.get("changed", ()) if one["name"] == name), None)
 
 
 async def test_attachments(office: Office) -> None:
@@ -103,4 +156,5 @@ async def test_closed_while_something_waits_to_be_told(
         office.parts.cluster.put(node("n9"))
         events = office.extension._events
         assert isinstance(events, Events)
-    await eventually(lambda: events._timer is None)
+    await eventually(lambda: events._telling is None)
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "gpufit nodes"]

@@ -62,6 +62,28 @@ async def test_request_attach_release(tmp_path: Path, simulated: Path) -> None:
         assert list(dict.fromkeys(states))[-3:] == ["running", "stopping", "ended"]
 
 
+async def test_attached_as_soon_as_it_is_asked_for(tmp_path: Path, simulated: Path) -> None:
+    config = {"GpufitExtension": {"inventory": str(simulated)}}
+    async with server_here(tmp_path, config, extension=True) as here, here.front() as front, front.events() as events:
+        await ready(front)
+        notebook = await front.open()
+        made = (await front.gpufit("POST", "allocations", {"gpus": 2}, expect=202)).json
+        answer = await front.gpufit("POST", f"allocations/{made['id']}/attach", {"path": "a.ipynb"}, expect=202)
+        assert (answer.json["state"], made["state"], made["kernel_id"]) == ("waiting", "starting", None)
+        assert (await front.gpufit("GET", "attachments", expect=200)).json == {"attachments": [answer.json]}
+        up = await front.allocation(made["id"], lambda one: one["state"] == "running")
+        await notebook.on(up["kernel_id"])
+        [attachment] = (await front.gpufit("GET", "attachments", expect=200)).json["attachments"]
+        assert attachment == answer.json | {"state": "attached", "kernel_id": up["kernel_id"]}
+        # One that is refused in the end is waited for no longer.
+        wish = {"gpus": 2, "node": "small", "wait": "3s"}
+        queued = (await front.gpufit("POST", "allocations", wish, expect=202)).json
+        assert queued["state"] == "pending"
+        await front.gpufit("POST", f"allocations/{queued['id']}/attach", {"path": "a.ipynb"}, expect=202)
+        await events.until(lambda event: event.get("allocation") == queued["id"] and event["state"] == "detached")
+        assert (await notebook.model())["kernel"]["id"] == up["kernel_id"]
+
+
 async def test_shutting_an_attached_notebook_down_gives_everything_back(tmp_path: Path, simulated: Path) -> None:
     config = {"GpufitExtension": {"inventory": str(simulated)}}
     async with server_here(tmp_path, config, extension=True) as here, here.front() as front:

@@ -13,7 +13,9 @@ from helpers.contract import check, document, operations
 from helpers.fakes import GIB, node
 from helpers.frontend import Answer, eventually
 
+from jupyter_gpufit import __version__
 from jupyter_gpufit.errors import GpufitError
+from jupyter_gpufit.inventory import Inventory, NodeSpec, Quota
 from jupyter_gpufit.models import Request
 from jupyter_gpufit.server.handlers import HANDLERS
 
@@ -101,6 +103,40 @@ async def test_explain(office: Office) -> None:
     assert "n1" in none["stages"][0]["rejected"]
     assert none["never"] is True
     assert (await call(office, "GET", "allocations", expect=200)).json == {"allocations": []}, "nothing is reserved"
+
+
+async def test_explain_without_the_stages(office: Office) -> None:
+    wish = {"gpus": 1, "memory": "8GiB"}
+    whole = (await call(office, "POST", "explain", wish, expect=200)).json
+    assert whole["fitting"] == ["n1", "n2"], "the tightest first"
+    assert (await call(office, "POST", "explain?stages=true", wish, expect=200)).json == whole
+    short = (await call(office, "POST", "explain?stages=false", wish, expect=200)).json
+    assert short == whole | {"stages": []}
+    none = (await call(office, "POST", "explain?stages=0", {"gpus": 5}, expect=200)).json
+    assert (none["node"], none["fitting"], none["stages"], none["nearest"]["gpus"]) == (None, [], [], 4)
+    assert (await call(office, "POST", "explain?stages=perhaps", wish)).status == 400
+
+
+async def test_about(office: Office) -> None:
+    bare = (await call(office, "GET", "about", expect=200)).json
+    assert (bare["owner"], bare["policy"], bare["quota"], bare["time"]) == ("ada", "best-fit", None, None)
+    assert (bare["version"], bare["image"], bare["images"]) == (__version__, None, []), "the nodes run plain processes"
+    specs = [NodeSpec(name="n1", docker="unix:///a", image="lab/a", images=("lab/b", "lab/*")), NodeSpec(name="n2")]
+    office.parts.cluster.inventory = Inventory(nodes=tuple(specs), policy="claim", all_quota=Quota(gpus=4, time=60.0))
+    told = (await call(office, "GET", "about", expect=200)).json
+    assert told["quota"] == {"gpus": 4, "allocations": None, "time": 60.0, "wait": None, "priority": None}
+    assert (told["policy"], told["time"], told["image"]) == ("claim", 60.0, "lab/a")
+    assert told["images"] == ["lab/a", "lab/b"]
+
+
+async def test_what_was_asked_can_be_asked_again(office: Office) -> None:
+    wish = {"gpus": 2, "memory": ["4GiB", GIB], "time": "2h", "labels": {"room": "b12"}}
+    made = await running(office, **wish)
+    assert made["request"] == {"gpus": 2, "memory": [4 * GIB, GIB], "time": 7200.0, "labels": {"room": "b12"}}
+    again = await running(office, **made["request"])
+    assert (again["request"], again["node"]) == (made["request"], "n2")
+    [seen] = [gpu for gpu in (await call(office, "GET", "nodes/n2")).json["gpus"] if gpu["uuid"] == made["gpus"][0]]
+    assert (seen["memory_claimed"], seen["allocations"]) == (4 * GIB, [made["id"]])
 
 
 async def test_from_request_to_release(office: Office) -> None:
@@ -222,6 +258,27 @@ async def test_somebody_elses_allocation_is_not_there(office: Office) -> None:
     assert (await call(office, "GET", "allocations?ended=1", expect=200)).json == {"allocations": []}
     await running(office, name="theirs", gpus=1)  # a name is one's own
     assert office.parts.scheduler.get(theirs.id).state != "ended"
+
+
+async def test_attachments_are_the_callers(office: Office) -> None:
+    gate = office.parts.script.hold("prepare")
+    made = (await call(office, "POST", "allocations", {}, expect=202)).json
+    await office.front.open("mine.ipynb")
+    other = await office.front.open("other.ipynb")
+    theirs = await office.parts.scheduler.request(Request(), "bob")
+    await office.extension.attachments.attach(theirs, session=other.session)
+    assert (await call(office, "GET", "attachments", expect=200)).json == {"attachments": []}
+    path = f"allocations/{made['id']}/attach"
+    attachment = (await call(office, "POST", path, {"path": "mine.ipynb"}, expect=202)).json
+    assert (attachment["state"], attachment["allocation"]) == ("waiting", made["id"]), "though it does not run yet"
+    assert (await call(office, "GET", "attachments", expect=200)).json == {"attachments": [attachment]}
+    gate.open()
+    await call(office, "DELETE", f"allocations/{made['id']}")
+    await office.front.allocation(made["id"], lambda one: one["state"] == "ended")
+    await eventually(lambda: not office.extension.attachments.of(made["id"]))
+    assert (await call(office, "GET", "attachments", expect=200)).json == {"attachments": []}
+    over = await call(office, "POST", path, {"path": "mine.ipynb"}, expect=409)
+    assert (over.json["error"], "is ended" in over.json["message"]) == ("conflict", True)
 
 
 # --- bad input

@@ -30,7 +30,7 @@ from .completing import complete_no_longer, complete_with
 from .notices import Notices
 
 TARGET = "jupyter_gpufit"
-LOCAL_ONLY = ("nodes", "gpus", "allocations", "explain", "attach", "logs")
+LOCAL_ONLY = ("panel", "nodes", "gpus", "allocations", "explain", "attach", "logs")
 VERBS = ("request", "extend", "detach", "release", *LOCAL_ONLY)
 
 OPTIONS = {
@@ -57,7 +57,7 @@ HELP = """%gpufit in a kernel that runs on the GPUs:
     %gpufit request N …         nothing to do if that is what this kernel holds
     %%gpufit                    the cell runs here, where every cell of this notebook runs
 
-The other verbs (nodes, gpus, allocations, explain, attach, logs) work in the local kernel.
+The other verbs (panel, nodes, gpus, allocations, explain, attach, logs) work in the local kernel.
 """
 
 
