@@ -30,6 +30,8 @@ __all__ = ["Client", "EmbeddedClient", "Json", "RestClient", "connect", "embedde
 Json = dict[str, Any]
 
 _API = "gpufit/api/v1/"
+_UNNOTICED: Json = {"no_track_activity": 1}
+"""A panel that looks now and then is not somebody at work: a hub may stop the server for doing nothing."""
 LONGEST_WAIT = 4.0
 """Seconds that one call of `changed` waits at most."""
 
@@ -43,8 +45,11 @@ class Client(Protocol):
     def cluster(self) -> tuple[list[Node], str | None]:
         """The nodes, and why the latest gpufit.toml was not taken up, if so; one question to the server for both."""
 
-    def explain(self, request: Request) -> Json:
-        """A dry run (`Decision.explain`)."""
+    def about(self) -> Json:
+        """What a form for requests needs to know (`Scheduler.about`). Raises `NotFound` if the server is too old."""
+
+    def explain(self, request: Request, *, stages: bool = True) -> Json:
+        """A dry run (`Decision.explain`); without `stages` it takes a fraction of the time on a big cluster."""
 
     def request(self, request: Request) -> Json:
         """Ask for GPUs: the allocation, in whatever state. Raises `NoFit`, `NeverFits`, `Conflict`, ..."""
@@ -66,6 +71,9 @@ class Client(Protocol):
 
     def logs(self, id: str, tail: int = 200) -> str:
         """The last lines that it printed."""
+
+    def has_session(self) -> bool:
+        """Whether this notebook has a session, which `attach` has follow."""
 
     def attach(self, id: str) -> Json | None:
         """Have this notebook's session follow the allocation's kernel once the local one is idle; `None`: it cannot."""
@@ -111,18 +119,22 @@ class RestClient:
         return self.cluster()[0]
 
     def cluster(self) -> tuple[list[Node], str | None]:
-        answer = self._http.call("GET", _API + "nodes")
+        answer = self._http.call("GET", _API + "nodes", query=_UNNOTICED)
         error = answer.get("inventory_error")
         return msgspec.convert(answer["nodes"], list[Node]), str(error) if error else None
 
-    def explain(self, request: Request) -> Json:
-        return self._json("POST", "explain", msgspec.to_builtins(request))
+    def about(self) -> Json:
+        return self._json("GET", "about", query=_UNNOTICED)
+
+    def explain(self, request: Request, *, stages: bool = True) -> Json:
+        query = _UNNOTICED | {"stages": None if stages else "false"}
+        return self._json("POST", "explain", msgspec.to_builtins(request), query)
 
     def request(self, request: Request) -> Json:
         return self._json("POST", "allocations", msgspec.to_builtins(request))
 
     def allocations(self, *, ended: bool = False) -> list[Json]:
-        answer = self._http.call("GET", _API + "allocations", query={"ended": 1 if ended else None})
+        answer = self._http.call("GET", _API + "allocations", query={"ended": 1 if ended else None} | _UNNOTICED)
         found: list[Json] = answer["allocations"]
         return found
 
@@ -142,6 +154,9 @@ class RestClient:
 
     def logs(self, id: str, tail: int = 200) -> str:
         return str(self._json("GET", f"allocations/{_quoted(id)}/logs", query={"tail": tail})["logs"])
+
+    def has_session(self) -> bool:
+        return self._own_session() is not None
 
     def attach(self, id: str) -> Json | None:
         session = self._own_session()
@@ -187,8 +202,13 @@ class EmbeddedClient:
     def cluster(self) -> tuple[list[Node], str | None]:
         return self.nodes(), self._service.inventory_error
 
-    def explain(self, request: Request) -> Json:
-        return self._service.call(lambda scheduler: scheduler.explain(request)).explain()
+    def about(self) -> Json:
+        about = self._service.call(lambda scheduler: scheduler.about(self._service.owner))
+        known: Json = msgspec.to_builtins(about)
+        return known
+
+    def explain(self, request: Request, *, stages: bool = True) -> Json:
+        return self._service.call(lambda scheduler: scheduler.explain(request)).explain(stages)
 
     def request(self, request: Request) -> Json:
         return self._public(lambda scheduler: scheduler.request(request, self._service.owner))
@@ -213,6 +233,9 @@ class EmbeddedClient:
     def logs(self, id: str, tail: int = 200) -> str:
         logs: str = self._service.call(lambda scheduler: scheduler.logs(id, tail))
         return logs
+
+    def has_session(self) -> bool:
+        return False
 
     def attach(self, id: str) -> Json | None:
         """Nobody here has sessions: forwarding is all there is."""

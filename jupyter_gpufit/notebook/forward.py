@@ -195,31 +195,34 @@ class Forwarder:
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._link: Link | None = None
+        self._moves = threading.RLock()  # a panel attaches in a thread of its own
         self._lost: str | None = None
         self._forwarded_cell = False
-        self._asides = Asides(shell, lambda kind, content: self._link.ask(kind, content) if self._link else None)
+        self._asides = Asides(shell, lambda kind, content: link.ask(kind, content) if (link := self._link) else None)
         self._transformed: tuple[tuple[str, int, bool], str] | None = None
 
     @property
     def allocation(self) -> Json | None:
         """What the notebook's cells run on; `None`: the local kernel."""
-        return None if self._link is None else self._link.allocation
+        link = self._link
+        return None if link is None else link.allocation
 
     def start(self, client: Client, allocation: Json) -> None:
         """From the next cell on. Raises a `GpufitError` if the kernel cannot be reached."""
-        self.stop()
-        link = Link(client, allocation, self._shell)
-        try:
-            link.open()
-            with contextlib.suppress(RemoteError):
-                link.evaluate(_BACK, {})
-        except BaseException:
-            link.close()
-            raise
-        self._link = link
-        self._lost = None
-        self._shell.transform_cell = self._transform
-        self._asides.install()
+        with self._moves:
+            self.stop()
+            link = Link(client, allocation, self._shell)
+            try:
+                link.open()
+                with contextlib.suppress(RemoteError):
+                    link.evaluate(_BACK, {})
+            except BaseException:
+                link.close()
+                raise
+            self._link = link
+            self._lost = None
+            self._shell.transform_cell = self._transform
+            self._asides.install()
 
     def close(self) -> None:
         """Stop, and leave the shell as it was."""
@@ -228,15 +231,17 @@ class Forwarder:
 
     def stop(self) -> None:
         """Cells run in the local kernel again. Idempotent."""
-        link, self._link = self._link, None
-        if link is not None:
-            self._asides.remove()
-            link.close()
+        with self._moves:
+            link, self._link = self._link, None
+            if link is not None:
+                self._asides.remove()
+                link.close()
 
     def link_to(self, client: Client, allocation: Json) -> tuple[Link, bool]:
         """A link to run single cells on that allocation, and whether the caller has to close it."""
-        if self._link is not None and self._link.allocation["id"] == allocation["id"]:
-            return self._link, False
+        link = self._link
+        if link is not None and link.allocation["id"] == allocation["id"]:
+            return link, False
         return Link(client, allocation, self._shell), True
 
     def runs_here(self) -> bool:
@@ -269,12 +274,13 @@ class Forwarder:
     def _transform_anew(self, cell: str, *, internal: bool) -> str:
         plain = type(self._shell).transform_cell
         self._forwarded_cell = False
-        if self._link is None or internal:
+        link = self._link
+        if link is None or internal:
             return str(plain(self._shell, cell))
         segments = split(cell, automagic=bool(getattr(self._shell, "automagic", False)))
         if all(segment.local for segment in segments):
             return str(plain(self._shell, cell))
-        self._look(self._link)
+        self._look(link)
         if self._link is None and self._lost is None:
             return str(plain(self._shell, cell))
         self._forwarded_cell = True

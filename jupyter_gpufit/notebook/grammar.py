@@ -26,6 +26,7 @@ __all__ = [
     "cell_parser",
     "help_of",
     "parse_cell",
+    "parse_gpus",
     "parse_line",
     "parser_of",
     "request_of",
@@ -176,13 +177,15 @@ def _typed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return typed
 
 
-@_typed
-def _gpus(text: str) -> int:
-    try:
-        count = int(text)
-    except ValueError:
-        raise InvalidValue(f"{text!r} is not a number of GPUs; write a whole number, such as 2") from None
-    return Request(gpus=count).gpus  # it knows the bounds
+def parse_gpus(text: str) -> int:
+    """A number of GPUs as it is written; also in a form (`panel.py`)."""
+    if not re.fullmatch(r"-?[0-9]{1,9}", text):  # `int` takes more than people mean to write
+        shown = repr(text) if len(text) <= 40 else f"{text[:20]!r}…"
+        raise InvalidValue(f"{shown} is not a number of GPUs; write a whole number, such as 2")
+    return Request(gpus=int(text)).gpus  # it knows the bounds
+
+
+_gpus = _typed(parse_gpus)
 
 
 @_typed
@@ -261,6 +264,7 @@ VERBS: dict[str, tuple[str, Callable[[Parser], None]]] = {
     "extend": ("more time for an allocation whose time is limited", _extend_verb),
     "release": ("give GPUs back", _release_verb),
     "logs": ("what an allocation printed", _logs_verb),
+    "panel": ("all of this as a form with buttons", lambda parser: None),
 }
 """Verb → what it does, and what gives its parser its arguments."""
 
@@ -320,6 +324,7 @@ def parse_cell(line: str) -> argparse.Namespace:
 
 
 _EXAMPLES = {
+    "panel": "%gpufit panel",
     "nodes": "df = %gpufit nodes",
     "gpus": "df = %gpufit gpus",
     "allocations": "df = %gpufit allocations",

@@ -10,7 +10,7 @@ import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import Conflict, GpufitError, InvalidValue, NotFound
 from ..kernels.attachment import LOCAL_TARGET
@@ -22,10 +22,13 @@ from .cells import Interrupted, RemoteError
 from .client import Client, Json, connect, has_ended, is_running, latest
 from .completion import Known, complete
 from .forward import AllocationLost, Forwarder, Link, run_here
-from .obtain import give_back, obtain, until_ended, until_running
+from .obtain import give_back, is_what_is_asked, obtain, until_ended, until_running
 from .outputs import outputs_of
 from .show import Page, allocation_table, describe, explanation, node_table
 from .transfer import CannotTravel, pack, pull, push
+
+if TYPE_CHECKING:
+    from .paneldesk import PanelDesk
 
 __all__ = ["Gpufit", "load", "unload"]
 
@@ -40,26 +43,31 @@ class Gpufit:
         self._client: Client | None = None
         self._connecting = threading.Lock()  # completion asks on a thread of its own
         self._note: str | None = None
-        self.known = Known(lambda: self._found)
+        self.note: str | None = None
+        self.known = Known(self.found)
+        self._panel_desk: PanelDesk | None = None
 
     @property
     def client(self) -> Client:
         """Found at the first use: loading the extension must cost nothing."""
-        client = self._found
+        client = self.found()
         note, self._note = self._note, None
         if note is not None:
             print(note, file=sys.stderr)
         return client
 
-    @property
-    def _found(self) -> Client:
+    def found(self) -> Client:
+        """Likewise, in any thread; it is `note` then that tells why it is not the expected one."""
         with self._connecting:
             if self._client is None:
-                self._client, self._note = self._connect(self.shell)
+                self._client, self.note = self._connect(self.shell)
+                self._note = self.note
             return self._client
 
     def close(self) -> None:
         """Stop forwarding; an embedded scheduler gives back all it holds. Called at unload and when the kernel ends."""
+        if self._panel_desk is not None:
+            self._panel_desk.close()
         self.forwarder.close()
         client, self._client = self._client, None
         if client is not None:
@@ -110,6 +118,13 @@ class Gpufit:
             page.say(f"The inventory cannot be used as it is: {error}")
         page.table(*node_table(nodes))
         self._display(page)
+
+    def _panel(self, _: Namespace) -> None:
+        if self._panel_desk is None:
+            from .paneldesk import PanelDesk
+
+            self._panel_desk = PanelDesk(self)
+        self._panel_desk.show()
 
     def _nodes(self, _: Namespace) -> Any:
         from ..cluster import tables
@@ -258,7 +273,7 @@ class Gpufit:
         here = self.forwarder.allocation
         if here is not None:
             here = latest(self.client, here)
-            if is_running(here) and _is_what_is_asked(here, request):
+            if is_running(here) and is_what_is_asked(here, request):
                 return here
         if request.name is None:
             return None
@@ -270,7 +285,7 @@ class Gpufit:
                 if one.get("queue"):
                     print(f"{request.name!r} waits for GPUs already.")
                     one = until_running(self.client, self.shell, one)
-                if _is_what_is_asked(one, request):
+                if is_what_is_asked(one, request):
                     return until_running(self.client, self.shell, one)
                 raise Conflict(
                     f"you hold {describe(one)}, which is not {request.describe()}; "
@@ -279,16 +294,33 @@ class Gpufit:
         return None
 
     def _attach_to(self, allocation: Json) -> None:
-        before = self.forwarder.allocation
-        self.forwarder.start(self.client, allocation)
+        said, problem, _ = self.go_to(self.client, allocation)
+        if problem:
+            print(f"The notebook keeps its local kernel, which forwards its cells: {problem}", file=sys.stderr)
+        print("\n".join(said))
+
+    def go_to(self, client: Client, allocation: Json) -> tuple[list[str], str, bool]:
+        """Run the notebook's cells there from the next one on: what to say about it, why it stays in its local kernel
+        all the same, if so, and whether it leaves that. Also called by a panel, in its thread."""
+        before, where = self.forwarder.allocation, f"this notebook runs on {describe(allocation)}."
+        self.forwarder.start(client, allocation)
+        said = [f"From the next cell on, {where} Give it back: %gpufit release"]
         if before is not None and before["id"] != allocation["id"]:
-            print(f"{describe(before)} stays held (%gpufit release {before['name']}).")
+            said.insert(0, f"{describe(before)} stays held (%gpufit release {before['name']}).")
+        panel, leaves = self._panel_desk, False
         try:
-            self.client.attach(allocation["id"])
+            leaves = client.has_session()
+            if leaves and panel is not None:
+                panel.leave(f"{where[0].upper()}{where[1:]}")
+            client.attach(allocation["id"])
         except GpufitError as problem:
             # Forwarding alone is a complete attach.
-            print(f"The notebook keeps its local kernel, which forwards its cells: {problem.message}", file=sys.stderr)
-        print(f"From the next cell on, this notebook runs on {describe(allocation)}. Give it back: %gpufit release")
+            if leaves and panel is not None:
+                panel.stay()
+            return said, problem.message, False
+        if leaves and panel is not None:
+            panel.close(None)
+        return said, "", leaves
 
     def _display(self, page: Page) -> None:
         outputs_of(self.shell).display({"data": page.bundle(), "metadata": {}})
@@ -304,16 +336,6 @@ class Gpufit:
             self.forwarder.stop()
         # With a reason it ended by itself: the next cell finds that out, and says so instead of running here unnoticed.
         comm.close()
-
-
-def _is_what_is_asked(allocation: Json, request: Request) -> bool:
-    """Whether it has the size that `request` asks for, and does not contradict it."""
-    return (
-        sorted(allocation["memory"]) == sorted(request.sizes)
-        and (request.name is None or request.name == allocation["name"])
-        and (request.image is None or request.image == allocation.get("image"))
-        and allocation["state"] in ("pending", "starting", "running")
-    )
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from .outputs import outputs_of
 from .progress import Progress, follow
 from .show import describe, explanation
 
-__all__ = ["give_back", "obtain", "until_ended", "until_running"]
+__all__ = ["give_back", "is_what_is_asked", "obtain", "until_ended", "until_running"]
 
 
 def obtain(client: Client, shell: Any, request: Request) -> Json:
@@ -94,3 +94,13 @@ def until_ended(
     with contextlib.suppress(NotFound):  # ended so long ago that it is forgotten
         follow(client, latest(client, allocation), has_ended, progress)
     progress.done(said or f"Released {describe(allocation)}.")
+
+
+def is_what_is_asked(allocation: Json, request: Request) -> bool:
+    """Whether it has the size that `request` asks for, and does not contradict it."""
+    return (
+        sorted(allocation["memory"]) == sorted(request.sizes)
+        and (request.name is None or request.name == allocation["name"])
+        and (request.image is None or request.image == allocation.get("image"))
+        and allocation["state"] in ("pending", "starting", "running")
+    )

@@ -13,7 +13,7 @@ from ..durations import format_duration
 from ..memory import format_memory
 from .client import LONGEST_WAIT, Client, Json
 
-__all__ = ["Progress", "follow", "standing"]
+__all__ = ["Progress", "doing", "follow", "fraction", "standing"]
 
 _OFTEN = 0.1  # s between two updates of the display
 
@@ -29,6 +29,12 @@ _STATES = {"pending": "asked", "stopping": "giving everything back"}
 
 def sentence(allocation: Json, seconds: float) -> str:
     """What the allocation is doing now, in one line."""
+    where = f" on {allocation['node']}" if allocation.get("node") else ""
+    return f"{allocation['name']}{where}: {doing(allocation, time.time())}, {seconds:.0f} s"
+
+
+def doing(allocation: Json, now: float) -> str:
+    """Likewise, without saying who."""
     progress = allocation.get("progress") or {}
     phase = str(progress.get("phase") or "")
     state = str(allocation["state"])
@@ -37,11 +43,10 @@ def sentence(allocation: Json, seconds: float) -> str:
     if current is not None:
         what += f" {format_memory(current)}" + (f" of {format_memory(total)}" if total else "")
     if queue := allocation.get("queue"):
-        what = f"{_PHASES['placing']}, {standing(queue, time.time())}"
+        what = f"{_PHASES['placing']}, {standing(queue, now)}"
     elif (message := progress.get("message")) and message != what:
         what += f" ({message})"
-    where = f" on {allocation['node']}" if allocation.get("node") else ""
-    return f"{allocation['name']}{where}: {what}, {seconds:.0f} s"
+    return what
 
 
 def standing(queue: Json, now: float) -> str:

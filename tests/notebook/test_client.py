@@ -234,6 +234,26 @@ def test_the_session_is_found_by_the_kernels_id_and_kept(server: Server) -> None
     assert RestClient(server).attach("a") is None
 
 
+def test_what_a_panel_asks_again_and_again_is_no_activity(server: Server) -> None:
+    """A hub may stop a server that nobody uses, though a panel is open there."""
+    client = RestClient(server)
+    Answers.script = {
+        API + "about": (200, {}),
+        API + "allocations": (200, {"allocations": []}),
+        API + "explain": (200, {}),
+        API + "nodes": (200, {"nodes": []}),
+    }
+    client.about()
+    client.allocations()
+    client.cluster()
+    for stages in (True, False):
+        client.explain(Request(), stages=stages)
+    paths = [path for _, path, _, _ in Answers.asked]
+    assert len(paths) == 5
+    assert all("no_track_activity=1" in path for path in paths), paths
+    assert [path for path in paths if "stages=" in path] == [f"{API}explain?no_track_activity=1&stages=false"]
+
+
 # --- which client
 
 

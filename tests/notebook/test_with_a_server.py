@@ -262,3 +262,22 @@ def test_a_server_without_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         done = Everything(notebook, ["%gpufit request 1 --memory 1GiB", "print(6 * 7)", "%gpufit release"])
         assert done.states == ["ok"] * 3, done.outputs
         assert done.outputs[1] == "42\n"
+
+
+def test_a_panel_takes_the_notebook_along_and_leaves_a_page(notebook: FrontEnd, client: RestClient) -> None:
+    """Through the panel itself; what its widgets do is in `test_panel_kernel.py`."""
+    local = notebook.kernel
+    good(notebook.run("%gpufit panel\npanel = get_ipython()._gpufit._panel_desk._panel"))
+    good(notebook.run("panel.edit(gpus='2', memory='16GiB'); panel.request()"))
+    until(lambda: [one["state"] for one in client.allocations()] == ["running"], "the request is granted")
+    [allocation] = client.allocations()
+    seen = "print(panel.shown.dry.text, [row.state for row in panel.shown.rows])"
+    until(lambda: "['running']" in good(notebook.run(seen)), "the panel shows it")
+    assert re.search(r": 2 × \S+, (tightest of|the only)", good(notebook.run(seen)))
+    good(notebook.run(f"panel.attach({allocation['id']!r})"))
+    until(lambda: notebook.kernel == allocation["kernel_id"], "the session is swapped")
+    assert "works in the local kernel" in notebook.run("%gpufit panel").output
+    good(notebook.run("%gpufit release"))
+    assert notebook.kernel == local
+    left = "import threading; print(panel.closed, [one.name for one in threading.enumerate() if 'panel' in one.name])"
+    assert good(notebook.run(left)) == "True []\n"
