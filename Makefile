@@ -1,5 +1,6 @@
 # `make demo`: install, and run the main job on a simulated cluster. `make test`: install, and run all tests.
-# Both need Python 3.11 or later, and nothing else; the Docker and browser tests skip where there is no engine or browser.
+# Both need Python 3.11 or later, and nothing else (they bring Node.js for the lab extension); the Docker and browser tests
+# skip where there is no engine or browser.
 
 VENV ?= .venv
 PYTHON ?= python3
@@ -8,15 +9,16 @@ BIN := $(VENV)/bin
 WORKERS ?= 4
 
 # What an installation has copies of. The package itself is used from here, so that after a `git pull` it is the new one.
-INSTALLED := pyproject.toml $(wildcard kernelspec/* jupyter_config/*)
+INSTALLED := pyproject.toml $(wildcard kernelspec/* jupyter_config/* labextension/*.* labextension/.yarnrc.yml) \
+             $(shell find labextension/src labextension/style labextension/schema -type f -not -path '*/__tests__/*')
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: demo lab test lint bench notebooks clean
+.PHONY: demo lab test lint bench notebooks pictures clean
 
 demo: $(VENV)/.demo
 	$(BIN)/jupyter-gpufit demo --check
 	@echo
-	@echo "Now with your own hands, in JupyterLab:  $(BIN)/jupyter-gpufit demo"
+	@echo "Now with your own hands, in JupyterLab:  make lab"
 
 lab: $(VENV)/.demo
 	$(BIN)/jupyter-gpufit demo
@@ -28,6 +30,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python labextension/build.py lint
 
 bench: $(VENV)/.test
 	$(BIN)/python bench/select.py
@@ -36,8 +39,13 @@ bench: $(VENV)/.test
 notebooks: $(VENV)/.demo
 	$(BIN)/python notebooks/execute.py
 
+# After a change of what people see: the pictures of docs/, made by the tests that walk through it.
+pictures: $(VENV)/.test
+	GPUFIT_PICTURES=$(CURDIR)/docs/pictures $(BIN)/python -m pytest tests/ui/test_walk.py
+
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) build dist jupyter_gpufit/labextension
+	rm -rf $(addprefix labextension/,.yarn lib node_modules)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

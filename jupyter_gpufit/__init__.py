@@ -70,3 +70,8 @@ def _jupyter_server_extension_points() -> list[dict[str, Any]]:
     from .server.extension import GpufitExtension
 
     return [{"module": "jupyter_gpufit", "app": GpufitExtension}]
+
+
+def _jupyter_labextension_paths() -> list[dict[str, str]]:
+    """Called by `jupyter labextension develop` to find what was built of labextension/."""
+    return [{"src": "labextension", "dest": "jupyter-gpufit"}]

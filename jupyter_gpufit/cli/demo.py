@@ -37,6 +37,9 @@ NOTEBOOK = "quickstart.ipynb"
 ROOT = "notebooks"
 """What JupyterLab shows of the demo's directory: nothing but the notebook."""
 
+_SETTINGS = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}}
+"""JupyterLab's question whether it may fetch news would lie over what is to be seen."""
+
 NODES = """\
 # Four unlike nodes, none of which exists. `jupyter gpufit demo` made this file.
 
@@ -152,6 +155,8 @@ class DemoServer:
         # With --dir there may be one, which somebody has changed since: a quota, another node.
         if not (self.directory / "gpufit.toml").exists():
             (self.directory / "gpufit.toml").write_text(NODES, "utf-8")
+        (self.directory / "settings").mkdir(exist_ok=True)
+        (self.directory / "settings" / "overrides.json").write_text(json.dumps(_SETTINGS), "utf-8")
         if not (self.root / NOTEBOOK).exists():
             (self.root / NOTEBOOK).write_text(_without_outputs(quick_start().read_text("utf-8")), "utf-8")
 
@@ -167,6 +172,7 @@ class DemoServer:
             "--ServerApp.jpserver_extensions={'jupyter_gpufit': True}",
             f"--GpufitExtension.store={self.directory / 'store'}",
             f"--GpufitExtension.inventory={self.directory / 'gpufit.toml'}",
+            *([f"--LabApp.app_settings_dir={self.directory / 'settings'}"] if self._lab else []),
             *(["--ServerApp.allow_root=True"] if os.geteuid() == 0 else []),
         ]
 

@@ -33,10 +33,10 @@ def browser() -> Iterator[BrowserContext]:
         context.close()
 
 
-@pytest.fixture
-def screenshots(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where pictures go: `$GPUFIT_SCREENSHOTS`, for somebody who wants to look at them."""
-    place = Path(os.environ.get("GPUFIT_SCREENSHOTS", tmp_path))
+    place = Path(os.environ.get("GPUFIT_SCREENSHOTS") or tmp_path_factory.mktemp("screenshots"))
     place.mkdir(parents=True, exist_ok=True)
     return place
 
@@ -47,6 +47,28 @@ def notebook(browser: BrowserContext, server: JupyterServer, screenshots: Path) 
     page = browser.new_page()
     yield Notebook(page, server, screenshots)
     page.close()
+    clear(server)
+
+
+@pytest.fixture(scope="module")
+def launcher_page(browser: BrowserContext, server: JupyterServer, screenshots: Path) -> Iterator[Notebook]:
+    page = browser.new_page()
+    yield Notebook(page, server, screenshots).open_launcher()
+    page.close()
+
+
+@pytest.fixture
+def launcher(launcher_page: Notebook) -> Iterator[Notebook]:
+    """A page without a notebook: one for all tests of a module that use it, since to load it is most of what they cost.
+
+    Afterwards nothing runs on the server, and nothing is held. Filters and the like are as the test leaves them.
+    """
+    yield launcher_page
+    clear(launcher_page.server)
+
+
+def clear(server: JupyterServer) -> None:
+    """End all that runs on the server, and all that is held."""
     for session in server.get("api/sessions"):
         server.delete(f"api/sessions/{session['id']}")
     for allocation in server.get("gpufit/api/v1/allocations")["allocations"]:

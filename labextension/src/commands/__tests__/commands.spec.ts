@@ -1,0 +1,197 @@
+import type { JupyterFrontEnd } from '@jupyterlab/application';
+import { Notification } from '@jupyterlab/apputils';
+import type { INotebookTracker } from '@jupyterlab/notebook';
+import type { ServiceManager } from '@jupyterlab/services';
+import { nullTranslator } from '@jupyterlab/translation';
+import { CommandRegistry } from '@lumino/commands';
+import { Signal } from '@lumino/signaling';
+import { allocation, attachment, node, refused, Server, settled } from '../../__tests__/server';
+import { Actions } from '../../actions';
+import { Api } from '../../api';
+import { Feed } from '../../feed';
+import { GpuFitModel } from '../../model';
+import { Draft } from '../../request/draft';
+import { Settings } from '../../settings';
+import type { Surfaces } from '../../shell/surfaces';
+import type { IGpuFit } from '../../tokens';
+import type { Request } from '../../wire';
+import { CommandIDs } from '../commandargs';
+import { Commands } from '../commands';
+
+const trans = nullTranslator.load('');
+
+/** A page with a server that has these allocations. */
+async function page(...names: string[]) {
+  const server = new Server();
+  server.allocations = names.map(name => allocation(`id-${name}`, { name }));
+  server.nodes = [node('n1'), node('n2')];
+  const model = new GpuFitModel(new Api(server.settings), new Feed(server.settings));
+  const commands = new CommandRegistry();
+  const source = {};
+  const tracker = {
+    currentWidget: null,
+    currentChanged: new Signal(source),
+    filter: () => [],
+    forEach: () => undefined
+  } as unknown as INotebookTracker;
+  const services = {
+    sessions: { refreshRunning: () => Promise.resolve() }
+  } as unknown as ServiceManager.IManager;
+  const actions = new Actions({
+    model,
+    tracker,
+    services,
+    commands,
+    dialogs: {} as never,
+    trans
+  });
+  const settings = new Settings();
+  const draft = new Draft(model, settings, trans);
+  const gpufit: IGpuFit = { model, actions, settings, draft, trans };
+  const shown: string[] = [];
+  const surfaces: Surfaces = {
+    open: section => void shown.push(`open ${section ?? ''}`),
+    logs: id => void shown.push(`logs ${id}`),
+    examine: name => void shown.push(`examine ${name}`)
+  };
+  const app = { commands, contextMenuHitTest: () => undefined } as unknown as JupyterFrontEnd;
+  new Commands(app, gpufit, tracker, surfaces);
+  await model.refresh();
+  return { server, model, commands, settings, draft, shown };
+}
+
+const told = (): string[] => Notification.manager.notifications.map(({ message }) => message);
+
+afterEach(() => Notification.dismiss());
+
+test('every command says what it is and what it takes', async () => {
+  const { commands } = await page('train');
+  for (const id of Object.values(CommandIDs)) {
+    expect(commands.label(id)).not.toBe('');
+    expect(commands.caption(id)).not.toBe('');
+    const { args } = await commands.describedBy(id);
+    expect(args).toMatchObject({ type: 'object' });
+  }
+});
+
+test('an allocation is meant by its name, by its id, or as the only one', async () => {
+  const { server, commands } = await page('train');
+  server.instead.set('allocations/id-train/extend', {
+    json: allocation('id-train', { version: 2 })
+  });
+  for (const args of [{ allocation: 'train' }, { allocation: 'id-train' }, {}]) {
+    await commands.execute(CommandIDs.extend, { ...args, time: '1h' });
+  }
+  const extended = server.asked.filter(one => one === 'POST allocations/id-train/extend');
+  expect(extended).toHaveLength(3);
+});
+
+test('more time for one without a limit is refused at once, and not asked for first', async () => {
+  const { server, commands } = await page('train');
+  const before = server.asked.length;
+  await expect(commands.execute(CommandIDs.extend, {})).rejects.toThrow(
+    '"train" has no time limit: there is nothing to extend.'
+  );
+  expect(server.asked).toHaveLength(before);
+});
+
+test('a name that nothing has is said, with what there is', async () => {
+  const { commands, server } = await page('train', 'eval');
+  const before = server.asked.length;
+  const sentence = 'There is no allocation "trian"; there is "eval", "train".';
+  await expect(commands.execute(CommandIDs.release, { allocation: 'trian' })).rejects.toThrow(
+    sentence
+  );
+  expect(told()).toEqual([sentence]);
+  await expect(commands.execute(CommandIDs.examine, { node: 'n3' })).rejects.toThrow(
+    'There is no node "n3"; there is "n1", "n2".'
+  );
+  expect(server.asked).toHaveLength(before);
+});
+
+test('who chose a command from the palette is told, and nothing is rejected', async () => {
+  const { commands } = await page('train');
+  const result: unknown = await commands.execute(CommandIDs.examine, {
+    node: 'n3',
+    isPalette: true
+  });
+  expect(result).toBeNull();
+  expect(told()).toEqual(['There is no node "n3"; there is "n1", "n2".']);
+});
+
+test('a request resolves to the allocation, and sends nothing but the request', async () => {
+  const { server, commands } = await page();
+  const granted = allocation('a9', { name: 'new', state: 'pending' });
+  server.instead.set('allocations', { status: 202, json: granted });
+  const asked = { gpus: 2, memory: '16GiB', shared: true };
+  const result: unknown = await commands.execute(CommandIDs.request, { ...asked, isMenu: true });
+  expect(result).toMatchObject({ id: 'a9' });
+  const request = server.requests[server.requests.length - 1] as unknown as { init: RequestInit };
+  expect(JSON.parse(request.init.body as string)).toEqual(asked);
+  expect(told()).toEqual(['"new" is asked for']);
+});
+
+test('a request that fits nowhere offers what would, and why', async () => {
+  const { server, commands, draft, shown } = await page();
+  const nearest = { node: 'n1', gpus: 2, memory: 8 * 2 ** 30 };
+  const sentence = 'no node has 4 idle GPUs with 16 GiB each';
+  server.instead.set('allocations', refused(409, 'no-fit', sentence, { nearest }));
+  const request: Request = { gpus: 4, memory: '16GiB' };
+  await expect(commands.execute(CommandIDs.request, { ...request })).rejects.toThrow(sentence);
+  const [{ message, options }] = Notification.manager.notifications;
+  expect(message).toBe(sentence);
+  const [take, why] = options.actions ?? [];
+  expect([take.label, why.label]).toEqual(['Take 2 GPUs with 8 GiB each', 'Show Why']);
+
+  why.callback(new MouseEvent('click'));
+  expect(shown).toEqual(['open request']);
+  expect(draft.form).toMatchObject({ gpus: '4', memory: '16GiB' });
+
+  server.instead.set('allocations', { status: 202, json: allocation('a9') });
+  take.callback(new MouseEvent('click'));
+  await settled();
+  const sent = server.requests[server.requests.length - 1] as unknown as { init: RequestInit };
+  expect(JSON.parse(sent.init.body as string)).toEqual({ gpus: 2, memory: nearest.memory });
+});
+
+test('release-all releases all that are held, and says how many', async () => {
+  const { server, model, commands } = await page('train', 'eval');
+  for (const id of ['id-train', 'id-eval']) {
+    server.instead.set(`allocations/${id}`, {
+      json: allocation(id, { name: id, state: 'ended', reason: 'released', version: 2 })
+    });
+  }
+  await commands.execute(CommandIDs.releaseAll, { confirm: false, isPalette: true });
+  expect([...model.allocations.values()].map(({ state }) => state)).toEqual(['ended', 'ended']);
+  expect(told()).toEqual(['2 allocations are released']);
+});
+
+test('commands are enabled where there is something to do', async () => {
+  const { server, model, commands } = await page();
+  const { open, request, release, detach } = CommandIDs;
+  const enabled = (): string[] =>
+    [open, request, release, detach].filter(id => commands.isEnabled(id));
+  expect(enabled()).toEqual([open, request]);
+
+  const changed: string[] = [];
+  commands.commandChanged.connect((_, { id }) => void changed.push(id ?? ''));
+  server.allocations = [allocation('a1')];
+  server.attachments = [attachment('s1')];
+  await model.refresh();
+  expect(enabled()).toEqual([open, request, release, detach]);
+  expect(changed).toContain(release);
+
+  server.instead.set('', { status: 404, text: 'Not Found' });
+  await model.refresh();
+  expect(enabled()).toEqual([open]);
+});
+
+test('logs of one that has ended can be seen', async () => {
+  const { server, model, commands, shown } = await page('train');
+  server.instead.set('allocations/id-train', {
+    json: allocation('id-train', { name: 'train', state: 'ended', version: 2 })
+  });
+  await model.release('id-train');
+  await commands.execute(CommandIDs.logs, { allocation: 'id-train' });
+  expect(shown).toEqual(['logs id-train']);
+});

@@ -1,0 +1,249 @@
+/**
+ * What is written in the request form, and the request that it means. Pure.
+ *
+ *     Form ─ read ─→ Request, or a sentence for each field that is wrong
+ *
+ * What a request and the server's answer to it are in words: `telling.ts`. As a line of code: `line.ts`.
+ */
+
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { formatSize, GiB, parseDuration, parseSize } from '../format';
+import type { Nearest, Node, Request } from '../wire';
+
+/** What is written in the form, as it is written. Empty: nothing is asked in that respect. */
+export interface Form {
+  gpus: string;
+  memory: string;
+  /** One size for each GPU (`sizes`), instead of `memory` for all. */
+  each: boolean;
+  sizes: readonly string[];
+  image: string;
+  time: string;
+  shared: boolean;
+  waits: boolean;
+  /** For how long, if it `waits`. */
+  wait: string;
+  name: string;
+  node: string;
+  model: string;
+  /** `room=b12, rack=3` */
+  labels: string;
+  priority: string;
+  shareCard: boolean;
+}
+
+export const EMPTY: Form = {
+  gpus: '1',
+  memory: '',
+  each: false,
+  sizes: [],
+  image: '',
+  time: '',
+  shared: false,
+  waits: false,
+  wait: '10m',
+  name: '',
+  node: '',
+  model: '',
+  labels: '',
+  priority: '',
+  shareCard: false
+};
+
+/** A field that can be wrong; `size-0` is the size of the first GPU. */
+export type Field =
+  | 'gpus'
+  | 'memory'
+  | `size-${number}`
+  | 'image'
+  | 'time'
+  | 'wait'
+  | 'name'
+  | 'node'
+  | 'model'
+  | 'labels'
+  | 'priority';
+
+/** One sentence for each field that is wrong. */
+export type Mistakes = Readonly<Partial<Record<Field, string>>>;
+
+export interface Reading {
+  /** `null`: there are mistakes. */
+  request: Request | null;
+  mistakes: Mistakes;
+}
+
+// As jupyter_gpufit/models.py has them.
+export const MOST_GPUS = 1024;
+const MOST_PRIORITY = 100;
+const LONGEST_TEXT = 512;
+const MOST_SIZES = 64; // more fields than that nobody fills in
+const NAME = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$/;
+
+/** The request that the form means, what is usual left out. */
+export function read(form: Form, trans: TranslationBundle): Reading {
+  const mistakes: Partial<Record<Field, string>> = {};
+
+  /** What `parse` makes of the field's text; `undefined`: nothing is written, or it is wrong. */
+  function field<T>(name: Field, text: string, parse: (text: string) => T): T | undefined {
+    const written = text.trim();
+    try {
+      return written === '' ? undefined : parse(written);
+    } catch (error) {
+      mistakes[name] = (error as Error).message;
+      return undefined;
+    }
+  }
+  const text = (written: string): string => {
+    const length = Array.from(written).length;
+    if (length > LONGEST_TEXT) {
+      throw new Error(
+        trans.__('These are %1 characters; write no more than %2.', length, LONGEST_TEXT)
+      );
+    }
+    return written;
+  };
+
+  const gpus = count(form.gpus);
+  if (gpus === null) {
+    mistakes.gpus = form.gpus.trim()
+      ? trans.__(
+          "'%1' is no number of GPUs; write a whole number from 1 to %2",
+          brief(form.gpus),
+          MOST_GPUS
+        )
+      : trans.__('How many GPUs is missing; write a whole number, such as 2');
+  }
+  const memory =
+    form.each && canDiffer(gpus)
+      ? sizesOf(form, gpus).map((size, at) => field(`size-${at}`, size, parseSize) ?? 0)
+      : (field('memory', form.memory, parseSize) ?? 0);
+  const wishes: Omit<Request, 'gpus' | 'memory'> = {
+    name: field('name', form.name, written => {
+      if (!NAME.test(written)) {
+        throw new Error(
+          trans.__(
+            "'%1' cannot be a name; use up to 63 letters, digits, '-', '_' and '.', a letter or digit first",
+            brief(written)
+          )
+        );
+      }
+      return written;
+    }),
+    image: field('image', form.image, text),
+    time: field('time', form.time, parseDuration),
+    shared: form.shared || undefined,
+    wait: form.waits ? field('wait', form.wait, parseDuration) : undefined,
+    priority:
+      field('priority', form.priority, written => {
+        const number = /^[+-]?\d+$/.test(written) ? Number(written) : NaN;
+        if (!(Math.abs(number) <= MOST_PRIORITY)) {
+          throw new Error(
+            trans.__(
+              "'%1' is no priority; write a whole number from -%2 to %2",
+              brief(written),
+              MOST_PRIORITY
+            )
+          );
+        }
+        return number;
+      }) || undefined,
+    node: field('node', form.node, text),
+    model: field('model', form.model, text),
+    labels: field('labels', form.labels, written => labelsOf(written, trans)),
+    share_card: form.shareCard || undefined
+  };
+  if (form.waits && form.wait.trim() === '') {
+    mistakes.wait = trans.__('For how long is missing; write it like 10m, or do not wait');
+  }
+  if (gpus === null || Object.keys(mistakes).length > 0) {
+    return { request: null, mistakes };
+  }
+  const asked = Object.entries<unknown>(wishes).filter(([, value]) => value !== undefined);
+  return { request: { gpus, memory, ...Object.fromEntries(asked) }, mistakes };
+}
+
+/** The whole number of GPUs that a text means; `null`: none. */
+export function count(text: string): number | null {
+  const number = /^\s*\d+\s*$/.test(text) ? Number(text) : NaN;
+  return number >= 1 && number <= MOST_GPUS ? number : null;
+}
+
+/** Whether there can be one size for each of so many GPUs. */
+export function canDiffer(gpus: number | null): gpus is number {
+  return gpus !== null && gpus > 1 && gpus <= MOST_SIZES;
+}
+
+/** What is written for each of so many GPUs; where nothing is yet, what is written for all. */
+export function sizesOf(form: Form, gpus: number): string[] {
+  return Array.from({ length: gpus }, (_, at) => form.sizes[at] ?? form.memory);
+}
+
+function labelsOf(text: string, trans: TranslationBundle): Record<string, string> {
+  const parts = text.split(',').map(part => part.trim());
+  return Object.fromEntries(
+    parts
+      .filter(part => part !== '')
+      .map(part => {
+        const at = part.indexOf('=');
+        if (at < 1) {
+          throw new Error(trans.__("'%1' is no label; write it like room=b12", brief(part)));
+        }
+        return [part.slice(0, at).trim(), part.slice(at + 1).trim()];
+      })
+  );
+}
+
+/** A text as it is repeated in a sentence: somebody may have pasted a whole file. */
+function brief(text: string): string {
+  const [characters, most] = [Array.from(text), 64];
+  return characters.length > most ? `${characters.slice(0, 20).join('')}…` : text;
+}
+
+/** The form once it asks for that instead. */
+export function withNearest(form: Form, nearest: Nearest): Form {
+  return {
+    ...form,
+    gpus: String(nearest.gpus),
+    memory: nearest.memory > 0 ? sizeText(nearest.memory) : '',
+    each: false,
+    sizes: []
+  };
+}
+
+/** A size as one writes it into a field, rounded down: `'20.3GiB'`. */
+export function sizeText(size: number): string {
+  return formatSize(size).replace(' ', '');
+}
+
+// --- the slider
+
+const STEPS = [
+  0, 1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 160,
+  192, 224, 256, 320, 384, 448, 512
+];
+const LARGEST_USUAL = 80 * GiB;
+
+/** Bytes of the cluster's largest GPU that can be asked for; `null`: nothing is known. */
+export function largestGpu(nodes: Iterable<Node>): number | null {
+  let largest: number | null = null;
+  for (const node of nodes) {
+    for (const gpu of node.gpus) {
+      if (gpu.allocatable && gpu.memory_total !== null && gpu.memory_total > (largest ?? 0)) {
+        largest = gpu.memory_total;
+      }
+    }
+  }
+  return largest;
+}
+
+/** The sizes (bytes) that the slider can be put to: 0 is "any", the last is the largest GPU. */
+export function stepsTo(largest: number | null): number[] {
+  const most = Math.max(1, Math.floor((largest ?? LARGEST_USUAL) / GiB));
+  return [...STEPS.filter(step => step < most), most].map(step => step * GiB);
+}
+
+/** Where on these steps a size is: at the last one that is not above it. */
+export function stepOf(size: number, steps: readonly number[]): number {
+  return Math.max(0, steps.filter(step => step <= size).length - 1);
+}
