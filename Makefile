@@ -13,7 +13,7 @@ INSTALLED := pyproject.toml $(wildcard kernelspec/* jupyter_config/* labextensio
              $(shell find labextension/src labextension/style labextension/schema -type f -not -path '*/__tests__/*')
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: demo lab test lint bench notebooks pictures clean
+.PHONY: demo lab test lint lint-python lint-labextension bench notebooks pictures clean
 
 demo: $(VENV)/.demo
 	$(BIN)/jupyter-gpufit demo --check
@@ -26,10 +26,14 @@ lab: $(VENV)/.demo
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
-lint: $(VENV)/.test
+lint: lint-python lint-labextension
+
+lint-python: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+lint-labextension: $(VENV)/.test
 	$(BIN)/python labextension/build.py lint
 
 bench: $(VENV)/.test

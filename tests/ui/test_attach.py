@@ -199,4 +199,4 @@ def test_drag_an_allocation_into_a_notebook_and_release_it_in_the_running_panel(
     notebook.until(lambda: notebook.idle_in(LOCAL), "the local kernel to be back")
     notebook.until(lambda: notebook.allocations() == [], "the GPUs to be given back")
     notebook.until(lambda: row.count() == 0, "the row to go")
-    assert status.inner_text() == "GPUs: 4 of 4 free"
+    notebook.until(lambda: status.inner_text() == "GPUs: 4 of 4 free", "the status bar")

@@ -220,27 +220,22 @@ def test_a_notebook_shut_down_while_attached_leaves_nothing(notebook: Notebook) 
     notebook.until(lambda: notebook.server.kernels() == [], "the local kernel to end")
 
 
-@pytest.mark.parametrize("how", ["expires", "dies again and again"])
-def test_an_allocation_that_ends_by_itself_gives_the_notebook_back(notebook: Notebook, how: str) -> None:
-    limit = " --time 15s" if how == "expires" else ""
-    notebook.open("ends.ipynb", "home = 'here'", REQUEST + limit, WHERE)
+def test_an_allocation_whose_kernel_dies_again_and_again_gives_the_notebook_back(notebook: Notebook) -> None:
+    notebook.open("ends.ipynb", "home = 'here'", REQUEST, WHERE)
     notebook.run_all()
     notebook.until(lambda: notebook.ran(range(3)), "all cells to have run")
     [allocation] = notebook.allocations()
-    if how == "expires":
-        notebook.until(lambda: notebook.allocations() == [], "the time limit")
-    else:
-        notebook.until(lambda: notebook.idle_in(REMOTE), "the swap")
-        notebook.until(lambda: _killed(allocation["id"]) or notebook.allocations() == [], "the kernel to be given up")
-    assert notebook.ended()["reason"] == ("expired" if how == "expires" else "failed")
-    notebook.picture(f"ended-{how.split()[0]}")
+    notebook.until(lambda: notebook.idle_in(REMOTE), "the swap")
+    notebook.until(lambda: _killed(allocation["id"]) or notebook.allocations() == [], "the kernel to be given up")
+    assert notebook.ended()["reason"] == "failed"
+    notebook.picture("ended")
     notebook.dismiss()
     notebook.until(lambda: notebook.idle_in(LOCAL), "the local kernel to be back")
     # What was meant for the GPUs does not run here unnoticed.
     assert f"allocation {allocation['name']!r} is not there any more" in notebook.do("home")
     assert notebook.do("home").strip() == "'here'"
     assert "Traceback" not in notebook.page.locator(".jp-Notebook").inner_text()
-    notebook.picture(f"back-{how.split()[0]}")
+    notebook.picture("back")
 
 
 def _killed(allocation: str) -> bool:

@@ -50,40 +50,8 @@ def server(engine: Engine, kernel_image: str, tmp_path: Path) -> Iterator[Jupyte
         reporter.stdout.close()
 
 
-def test_run_all_in_a_container_and_back(engine: Engine, notebook: Notebook) -> None:
-    notebook.open(
-        "docker.ipynb",
-        "home = 'here'",
-        "%load_ext jupyter_gpufit\n%gpufit request 2 --memory 16GiB",
-        WHERE,
-        "x = 6 * 7; x",
-    )
-    notebook.run_all()
-    notebook.until(lambda: notebook.ran(range(4)), "all cells to have run")
-    [allocation] = notebook.allocations()
-    [container] = engine.client().containers.list()
-    uuids, hostname = notebook.output(2).split()
-    assert sorted(uuids.split(",")) == sorted(allocation["gpus"])
-    assert set(allocation["gpus"]) < set(engine.gpu_uuids)
-    assert container.id.startswith(hostname)
-    assert notebook.output(3).strip() == "42"
-
-    notebook.until(lambda: notebook.idle_in(REMOTE), "the swap")
-    assert notebook.do("x + 1").strip() == "43"
-    notebook.run(1)
-    notebook.until(lambda: "already runs on 2 GPUs" in notebook.output(1), "the request again")
-    assert len(engine.client().containers.list(all=True)) == 1
-    notebook.picture("docker")
-
-    notebook.do("%gpufit release")
-    notebook.until(lambda: notebook.idle_in(LOCAL), "the local kernel to be back")
-    assert notebook.do("home").strip() == "'here'"
-    notebook.until(lambda: notebook.allocations() == [], "the GPUs to be given back")
-    assert engine.client().containers.list(all=True, ignore_removed=True) == []
-
-
 def test_from_the_sidebar_into_a_container_and_back(engine: Engine, notebook: Notebook) -> None:
-    """The same by mouse: request, attach, a cell, detach, release."""
+    """By mouse: request, attach, a cell, detach, release."""
     notebook.page.set_viewport_size({"width": 1900, "height": 1100})
     notebook.open("mouse.ipynb", "home = 'here'", WHERE)
     notebook.run(0)

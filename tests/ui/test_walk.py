@@ -75,7 +75,7 @@ def test_with_the_mouse_alone(notebook: Notebook) -> None:
     form.button("One GPU more").click()
     memory = form.field("Memory per GPU")
     _slide(notebook, form.root.get_by_role("slider"), memory.input_value, "16GiB")
-    notebook.until(lambda: "2 ×" in form.verdict(), "the dry run")
+    notebook.until(lambda: "2 × A100" in form.verdict(), "the dry run")
     notebook.picture("mouse-2-a-request")
 
     form.button(re.compile("^Attach")).click()

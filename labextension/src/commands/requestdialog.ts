@@ -53,7 +53,7 @@ class RequestBody extends Widget implements Dialog.IBodyWidget<Asked> {
     this.addClass('jp-GpuFit-requestBody');
     this.inputs = {
       gpus: this.field(trans.__('GPUs'), asked.gpus, mistakes.gpus),
-      memory: this.field(trans.__('Memory of each, such as 16GiB'), asked.memory, mistakes.memory),
+      memory: this.field(trans.__('Memory per GPU, such as 16GiB'), asked.memory, mistakes.memory),
       time: this.field(trans.__('Time limit, such as 2h'), asked.time, mistakes.time)
     };
   }

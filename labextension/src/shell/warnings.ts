@@ -6,6 +6,7 @@
 import { Notification } from '@jupyterlab/apputils';
 import type { IDisposable } from '@lumino/disposable';
 import { Signal } from '@lumino/signaling';
+import { sentence } from '../allocations/holding';
 import type { IGpuFit } from '../tokens';
 import { actionsOf, toastError } from '../ui/toasts';
 import type { Allocation } from '../wire';
@@ -57,12 +58,10 @@ export class Warnings implements IDisposable {
       actions
         .extend(one.id, MORE)
         .catch((error: unknown) => toastError(trans.__('Extend "%1"', one.name), error, trans));
-    const toast = Notification.warning(one.warning, {
+    const longer = one.expires === null ? [] : [{ label: trans.__('Extend 1 h'), go: extend }];
+    const toast = Notification.warning(whatWillHappen(one.warning), {
       autoClose: false,
-      actions: actionsOf([
-        { label: trans.__('Extend 1 h'), go: extend },
-        { label: trans.__('Show'), go: () => this.show(one.id) }
-      ])
+      actions: actionsOf([...longer, { label: trans.__('Show'), go: () => this.show(one.id) }])
     });
     this.shown.set(one.id, { warning: one.warning, toast });
   }
@@ -77,4 +76,10 @@ export class Warnings implements IDisposable {
 
   private readonly shown = new Map<string, { warning: string; toast: string }>();
   private disposed = false;
+}
+
+/** JupyterLab shows 140 characters: what can be done about it is what the buttons say, and the sidebar has all of it. */
+function whatWillHappen(warning: string): string {
+  const [what = ''] = warning.split(': ');
+  return sentence(what);
 }

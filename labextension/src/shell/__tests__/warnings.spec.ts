@@ -21,7 +21,7 @@ async function page() {
   const warnings = new Warnings({ model, actions, settings, trans }, id => void shown.push(id));
   let version = 0;
   const warn = async (warning: string, more = {}): Promise<void> => {
-    server.allocations = [allocation('a1', { warning, version: ++version, ...more })];
+    server.allocations = [allocation('a1', { warning, version: ++version, expires: 4e9, ...more })];
     await model.refresh();
   };
   await model.refresh();
@@ -45,6 +45,19 @@ test('each warning is told once, in place of the one before', async () => {
   expect(told()).toEqual([SOON]);
   await warn(SOONER);
   expect(told()).toEqual([SOONER]);
+});
+
+test('what will happen is told, and what to do about it is on buttons', async () => {
+  const { warn } = await page();
+  const labels = (): string[] | undefined =>
+    Notification.manager.notifications.at(0)?.options.actions?.map(({ label }) => label);
+  await warn(
+    "allocation 'a' ends in 8 m, at 14:05 UTC: ask for more time with %gpufit extend a 1h"
+  );
+  expect(told()).toEqual(["Allocation 'a' ends in 8 m, at 14:05 UTC"]);
+  expect(labels()).toEqual(['Extend 1 h', 'Show']);
+  await warn("allocation 'a' does nothing: it is released in 5 m", { expires: null });
+  expect(labels()).toEqual(['Show']);
 });
 
 test('one that was closed is not told again', async () => {
