@@ -6,6 +6,7 @@ The same as `shortened` in labextension/src/cluster/rows.ts, so that what is rea
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 __all__ = ["short_model"]
 
@@ -15,6 +16,7 @@ _FORM = re.compile(r"[\s-]*(SXM\d*|HBM\d\w*|PCIE)\b", re.IGNORECASE)
 _SIZE = re.compile(r"[\s-]+(\d+)\s?GB\b")
 
 
+@lru_cache(maxsize=512)  # there are a handful of models, and thousands of GPUs to look at
 def short_model(model: str) -> str:
     """The name without maker and form factor, and without what NVML adds for a MIG instance; as it is if nothing is
     left then."""

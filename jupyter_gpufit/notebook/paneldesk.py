@@ -101,12 +101,10 @@ class PanelDesk:
             return
         panel.wake()
         panel.ready(_FIRST)
-        bundle: dict[str, Any] = self._page().bundle()
-        bundle[WIDGETS] = {"version_major": 2, "version_minor": 0, "model_id": view.model_id}
         display = f"gpufit-{uuid.uuid4().hex}"
         with self._lock:
             self._displays.append(display)
-        shell.display_pub.publish(data=bundle, metadata={}, transient={"display_id": display})
+        shell.display_pub.publish(data=self._live(view), metadata={}, transient={"display_id": display})
 
     def leave(self, where: str) -> None:
         """The notebook is about to go to another kernel: what is shown must do without this one."""
@@ -125,8 +123,7 @@ class PanelDesk:
         """It does not go after all."""
         view = self._view
         if view is not None:
-            reference = {"version_major": 2, "version_minor": 0, "model_id": view.model_id}
-            self._put({**self._page().bundle(), WIDGETS: reference})
+            self._put(self._live(view))
 
     def close(self, note: str | None = _AGAIN, wait: bool = True) -> None:
         """End the panel; a page stays where it was (unless `note` is `None`: then there is one). Idempotent."""
@@ -223,6 +220,11 @@ class PanelDesk:
             self._notebook.shell.display_pub.publish(
                 data=bundle, metadata={}, transient={"display_id": display}, update=True
             )
+
+    def _live(self, view: View) -> dict[str, Any]:
+        """The widgets, and beside them the page."""
+        reference = {"version_major": 2, "version_minor": 0, "model_id": view.model_id}
+        return {**self._page().bundle(), WIDGETS: reference}
 
     def _page(self, note: str = "") -> Page:
         panel = self._panel

@@ -1,4 +1,4 @@
-"""A browser, and the notebook page in it. Each module has a `server` of its own."""
+"""A browser, a Jupyter server for each module, and the notebook page in it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.browser import Notebook, chromium, missing
+from cluster.engines import Engine
+from helpers.browser import Notebook, chromium, lab_server, missing
 from helpers.jupyter import JupyterServer, until
+from helpers.machines import machines
 from playwright.sync_api import BrowserContext
 
 
@@ -39,6 +41,22 @@ def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = Path(os.environ.get("GPUFIT_SCREENSHOTS") or tmp_path_factory.mktemp("screenshots"))
     place.mkdir(parents=True, exist_ok=True)
     return place
+
+
+@pytest.fixture(scope="module")
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
+    """A Jupyter server on the cluster of the module's `INVENTORY`, with its `OPTIONS`, if it has some. (Where the
+    cluster is a real engine, the module has a `server` of its own.)"""
+    options = getattr(request.module, "OPTIONS", ())
+    with lab_server(tmp_path_factory.mktemp("lab"), request.module.INVENTORY, *options) as server:
+        yield server
+
+
+@pytest.fixture
+def engine_server(engine: Engine, kernel_image: str, tmp_path: Path) -> Iterator[JupyterServer]:
+    """A Jupyter server here; a real engine and its reporter there."""
+    with machines([engine], tmp_path, kernel_image) as inventory, lab_server(tmp_path, inventory.read_text()) as server:
+        yield server
 
 
 @pytest.fixture

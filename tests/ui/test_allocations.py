@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-from helpers.browser import REMOTE, Notebook, lab_server
-from helpers.jupyter import JupyterServer
+from helpers.browser import REMOTE, Notebook
 from helpers.sidebar import Card, Sidebar
 
 INVENTORY = """
@@ -23,12 +20,6 @@ report = "simulated:8xA100-80GB?load=0-4:60GiB@95%"
 name = "brook"
 report = "simulated:2xA100-40GB"
 """
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
-    with lab_server(tmp_path_factory.mktemp("lab"), INVENTORY) as server:
-        yield server
 
 
 def ask(notebook: Notebook, name: str, gpus: int = 1, **more: Any) -> dict[str, Any]:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from helpers.browser import LOCAL, REMOTE, Notebook, lab_server
-from helpers.jupyter import JupyterServer
+from helpers.browser import LOCAL, REMOTE, Notebook
 from helpers.sidebar import Sidebar
 from playwright.sync_api import Locator
 
@@ -31,12 +29,6 @@ NO_LOOKS = """
 const later = window.setTimeout;
 window.setTimeout = (run, ms, ...rest) => (ms >= 9000 && ms <= 20000 ? 0 : later(run, ms, ...rest));
 """
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
-    with lab_server(tmp_path_factory.mktemp("lab"), INVENTORY) as server:
-        yield server
 
 
 @pytest.fixture(autouse=True)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
 import pytest
 from helpers.browser import Notebook, lab_server
-from helpers.jupyter import JupyterServer
 from helpers.sidebar import Cluster, Sidebar
 from playwright.sync_api import BrowserContext
 
@@ -43,12 +41,6 @@ insecure = true
 BEYOND = """root => [...root.querySelectorAll('*')]
     .filter(one => one.getBoundingClientRect().right > root.getBoundingClientRect().right + 1)
     .map(one => one.className)"""
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
-    with lab_server(tmp_path_factory.mktemp("lab"), INVENTORY) as server:
-        yield server
 
 
 @pytest.fixture

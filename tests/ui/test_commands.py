@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
-from helpers.browser import LOCAL, REMOTE, Notebook, lab_server
-from helpers.jupyter import JupyterServer
+from helpers.browser import LOCAL, REMOTE, Notebook
 from helpers.sidebar import Sidebar
 from playwright.sync_api import Error, Locator, expect
 
@@ -20,13 +18,7 @@ monitor_period = "250ms"
 name = "brook"
 report = "simulated:2xA100-40GB"
 """
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
-    exposed = "--LabApp.expose_app_in_browser=True"  # as extensions have it
-    with lab_server(tmp_path_factory.mktemp("lab"), INVENTORY, exposed) as server:
-        yield server
+OPTIONS = ("--LabApp.expose_app_in_browser=True",)  # as extensions have it
 
 
 def choose(notebook: Notebook, command: str) -> None:

@@ -6,11 +6,9 @@ All under a base URL, as behind a hub. No page is loaded again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 from helpers.browser import Notebook, lab_server
-from helpers.jupyter import JupyterServer
 from helpers.sidebar import Sidebar
 from playwright.sync_api import BrowserContext, ConsoleMessage, WebSocketRoute
 
@@ -24,14 +22,9 @@ name = "atlas"
 report = "simulated:2xA100-40GB"
 """
 BASE = "--ServerApp.base_url=/user/ada/"
+OPTIONS = (BASE,)
 GONE = "does not answer"
 DEAF = "tells of no changes"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
-    with lab_server(tmp_path_factory.mktemp("lab"), INVENTORY, BASE) as server:
-        yield server
 
 
 def said(sidebar: Sidebar) -> str:

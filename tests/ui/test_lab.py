@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
 import psutil
-import pytest
-from helpers.browser import LOCAL, REMOTE, Notebook, lab_server
-from helpers.jupyter import JupyterServer
+from helpers.browser import LOCAL, REMOTE, Notebook
 from playwright.sync_api import Response, Route
 
 INVENTORY = """
@@ -41,12 +38,6 @@ shown = display(HTML('<b>one</b>'), display_id=True)
 shown.update(HTML('<b class="rich">two</b>'))
 value_of_mine, value_of_yours = 41, 42
 """
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
-    with lab_server(tmp_path_factory.mktemp("lab"), INVENTORY) as server:
-        yield server
 
 
 def test_run_all_runs_every_cell_after_the_request_on_the_gpus(notebook: Notebook) -> None:

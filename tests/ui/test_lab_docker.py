@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import secrets
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from cluster.engines import Engine
-from helpers.browser import LOCAL, REMOTE, Notebook, lab_server
+from helpers.browser import LOCAL, REMOTE, Notebook
 from helpers.jupyter import JupyterServer
 from helpers.sidebar import Sidebar
 
@@ -20,34 +13,8 @@ print(os.environ['NVIDIA_VISIBLE_DEVICES'], socket.gethostname())"""
 
 
 @pytest.fixture
-def server(engine: Engine, kernel_image: str, tmp_path: Path) -> Iterator[JupyterServer]:
-    """A Jupyter server here; engine and reporter there."""
-    token = tmp_path / "reporter.token"
-    token.write_text(secrets.token_hex(32))
-    token.chmod(0o600)
-    options = ["--host", engine.ip, "--token-file", str(token), "--monitor-period", "500ms", "--json"]
-    command = [sys.executable, "-m", "jupyter_gpufit.cli.reporter", *options]
-    reporter = engine.popen(command, stdout=subprocess.PIPE)
-    assert reporter.stdout is not None
-    try:
-        [url] = json.loads(reporter.stdout.readline())["urls"]
-        inventory = f"""
-            [defaults]
-            image = "{kernel_image}"
-            monitor_period = "500ms"
-            [[node]]
-            name = "gpu01"
-            docker = "{engine.url}"
-            insecure = true
-            report = "{url}"
-            report_token_file = "{token}"
-        """
-        with lab_server(tmp_path, inventory) as server:
-            yield server
-    finally:
-        reporter.terminate()
-        reporter.wait(20)
-        reporter.stdout.close()
+def server(engine_server: JupyterServer) -> JupyterServer:
+    return engine_server
 
 
 def test_from_the_sidebar_into_a_container_and_back(engine: Engine, notebook: Notebook) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-from helpers.browser import LOCAL, REMOTE, Notebook, lab_server
-from helpers.jupyter import JupyterServer
+from helpers.browser import LOCAL, REMOTE, Notebook
 from playwright.sync_api import Locator
 
 INVENTORY = """
@@ -24,12 +20,6 @@ report = "simulated:2xA100-40GB"
 """
 BEFORE = "panel => getComputedStyle(panel, '::before').content"
 WHERE = "import os; print(os.environ['GPUFIT_NODE'], os.environ['CUDA_VISIBLE_DEVICES'])"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
-    with lab_server(tmp_path_factory.mktemp("lab"), INVENTORY) as server:
-        yield server
 
 
 def test_from_the_form_to_a_cell_on_two_gpus_and_back(notebook: Notebook) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 
 import psutil
-import pytest
-from helpers.browser import REMOTE, Notebook, lab_server
-from helpers.jupyter import JupyterServer
+from helpers.browser import REMOTE, Notebook
 from helpers.sidebar import Sidebar
 
 INVENTORY = """
@@ -33,12 +30,6 @@ image = "lab:1"
 report = "simulated:1xL4-24GB"
 """
 WHERE = "import os; print(os.environ['GPUFIT_NODE'], os.environ['CUDA_VISIBLE_DEVICES'])"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
-    with lab_server(tmp_path_factory.mktemp("lab"), INVENTORY) as server:
-        yield server
 
 
 def test_while_one_types_it_is_told_where_that_would_go_or_why_nowhere(notebook: Notebook) -> None:

@@ -5,14 +5,11 @@ The page is not reloaded: it is left as the person left it, and its server comes
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from cluster.engines import Engine
-from helpers.browser import LOCAL, REMOTE, Notebook, lab_server
+from helpers.browser import LOCAL, REMOTE, Notebook
 from helpers.jupyter import JupyterServer
-from helpers.machines import containers, machines
+from helpers.machines import containers
 
 # It runs until it is let go, and says so again and again meanwhile.
 LONG = """import os, time
@@ -25,10 +22,8 @@ x + 1"""
 
 
 @pytest.fixture
-def server(engine: Engine, kernel_image: str, tmp_path: Path) -> Iterator[JupyterServer]:
-    """A Jupyter server here; engine and reporter there."""
-    with machines([engine], tmp_path, kernel_image) as inventory, lab_server(tmp_path, inventory.read_text()) as server:
-        yield server
+def server(engine_server: JupyterServer) -> JupyterServer:
+    return engine_server
 
 
 def test_a_running_cell_survives_kill_9_of_its_server(engine: Engine, notebook: Notebook) -> None:

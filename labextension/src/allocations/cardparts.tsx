@@ -7,10 +7,10 @@ import { parseDuration } from '../format';
 import type { GpuFitModel } from '../model';
 import { Button } from '../ui/button';
 import { useClock } from '../ui/hooks';
-import { Sign } from '../ui/marks';
+import { Sign, type Mark } from '../ui/marks';
 import { useWork } from '../ui/work';
 import type { Allocation, Attachment } from '../wire';
-import { outage, span, times, type Doing, type Mark, type Waiting } from './holding';
+import { outage, span, times, type Doing, type Waiting } from './holding';
 
 const SECOND = 1000;
 

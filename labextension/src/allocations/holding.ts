@@ -4,17 +4,16 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { gpusLine } from '../cluster/describe';
 import { formatClock, formatDuration, formatSize, parseSize } from '../format';
 import type { GpuFitModel } from '../model';
+import type { Mark } from '../ui/marks';
 import type { Allocation, Attachment, Node, Queued } from '../wire';
 
 /** How a state looks, beside its word. */
 export type Tone = 'busy' | 'good' | 'warn' | 'bad' | 'quiet';
 
-/** The sign beside the word (`marks.tsx`). */
-export type Mark = 'clock' | 'ring' | 'dot' | 'alert' | 'check' | 'cross';
-
 export interface Standing {
   word: string;
   tone: Tone;
+  /** The sign beside the word. */
   mark: Mark;
 }
 

@@ -1,7 +1,8 @@
 /** The small signs beside the words of a state. They have the colour of the text that they stand in. */
 
 import React from 'react';
-import type { Mark } from '../allocations/holding';
+
+export type Mark = 'clock' | 'ring' | 'dot' | 'alert' | 'check' | 'cross';
 
 const SHAPES: Record<Mark, React.JSX.Element> = {
   clock: (
