@@ -6,7 +6,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 # Most of the time tests wait for a kernel, an engine or a page: more of them at a time than there are cores.
-WORKERS ?= 4
+WORKERS ?= 5
 
 # What an installation has copies of. The package itself is used from here, so that after a `git pull` it is the new one.
 INSTALLED := pyproject.toml $(wildcard kernelspec/* jupyter_config/* labextension/*.* labextension/.yarnrc.yml) \
@@ -59,7 +59,8 @@ $(VENV)/.demo: $(VENV)/bin/python $(INSTALLED)
 	$(INSTALL) '.[demo]'
 	@touch $@
 
+# (Whoever can run the tests can run the demo.)
 $(VENV)/.test: $(VENV)/bin/python $(INSTALLED)
 	@echo "Installing into $(VENV), with what the tests need (a minute or two) ..."
 	$(INSTALL) '.[test]'
-	@touch $@
+	@touch $@ $(VENV)/.demo

@@ -30,10 +30,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from helpers import oracle
 
-from jupyter_gpufit.models import Gpu, Node, Request
+from jupyter_gpufit.models import Gpu, Node, Request, StoredModel
 from jupyter_gpufit.scheduling.fit import Index
 
 GIB = 2**30
+STORES = tuple(tuple(StoredModel(name=name) for name in names) for names in ((), ("bert",), ("bert", "llama-7b")))
 MODELS = (("NVIDIA A100-SXM4-40GB", 40), ("NVIDIA H100 80GB HBM3", 80), ("Tesla T4", 15), ("NVIDIA A10", 22))
 
 
@@ -59,7 +60,7 @@ def cluster(count: int, seed: int, sharing_cards: bool = False) -> list[Node]:
             for index in range(8)
         )
         labels = {"room": f"b{chance.randrange(12)}", "rack": f"r{number // 40}"}
-        nodes.append(Node(name=name, gpus=gpus, labels=labels, age=1.0))
+        nodes.append(Node(name=name, gpus=gpus, labels=labels, age=1.0, models=STORES[number % len(STORES)]))
     return nodes
 
 
@@ -68,10 +69,12 @@ REQUESTS: dict[str, Request] = {
     "mixed": Request(gpus=4, memory=("40GiB", "20GiB", "10GiB", "5GiB")),
     "eight-sizes": Request(gpus=8, memory=tuple(f"{size}GiB" for size in range(1, 9))),
     "shared": Request(gpus=2, memory="8GiB", shared=True),
-    "model": Request(gpus=2, memory="16GiB", model="*A100*"),
+    "gpu-model": Request(gpus=2, memory="16GiB", gpu_model="*A100*"),
+    "model": Request(gpus=2, memory="16GiB", model="llama-7b"),
+    "require-model": Request(gpus=2, memory="16GiB", model="llama-7b", require_model=True),
     "labels": Request(gpus=2, memory="16GiB", labels={"room": "b7"}),
     "node-glob": Request(gpus=2, memory="16GiB", node="node*7"),
-    "all-filters": Request(gpus=2, memory="8GiB", shared=True, model="*h100*", labels={"room": "b7"}, node="*3"),
+    "all-filters": Request(gpus=2, memory="8GiB", shared=True, gpu_model="*h100*", labels={"room": "b7"}, node="*3"),
     "no-fit": Request(gpus=8, memory="81GiB"),
 }
 

@@ -18,7 +18,7 @@ import msgspec
 from ._gpufit_quota import quotas
 from ._gpufit_values import READERS, REPORTER_PORT, did_you_mean
 from .errors import InvalidValue, InventoryError
-from .inventory import MODELS, POLICIES, Inventory, NodeSpec, Quota
+from .inventory import MODELS, OWN, POLICIES, Inventory, NodeSpec, Quota
 
 __all__ = ["parse"]
 
@@ -103,6 +103,9 @@ def _complete(own: dict[str, Any], shared: dict[str, Any], place: _Place) -> Nod
         place.refuse("report", None, reason)
     if spec.models is not None and any(mount.target == MODELS for mount in spec.mounts):
         place.refuse("mounts", None, f"{MODELS} is where 'models' is mounted; mount the other directory elsewhere")
+    for mount in spec.mounts:
+        if mount.target in OWN:
+            place.refuse("mounts", None, f"{mount.target} is a container's own, for jobs; mount it elsewhere")
     if spec.stale_after < spec.monitor_period:
         reason = f"is less than the monitor_period ({spec.monitor_period:g}s): a report would be stale before the next"
         place.refuse("stale_after", f"{spec.stale_after:g}s", reason)

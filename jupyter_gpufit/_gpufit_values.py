@@ -81,7 +81,7 @@ def _local_file(value: Any, folder: Path) -> str:
 
 def _absolute(value: Any, folder: Path) -> str:
     """A path on the node, or in its containers."""
-    path = PurePosixPath(_text(value, folder))
+    path = PurePosixPath(re.sub("^//+", "/", _text(value, folder)))
     if not path.is_absolute() or ".." in path.parts:
         raise InvalidValue("is not an absolute path; write it from the root, like '/srv/data', and without '..'")
     return str(path)
@@ -180,6 +180,18 @@ def _mounts(value: Any, folder: Path) -> tuple[Mount, ...]:
     return mounts
 
 
+def _shared(value: Any, folder: Path) -> tuple[str, ...]:
+    """Directories that this machine and the node have at the same path."""
+    paths = tuple(_absolute(each, folder) for each in msgspec.convert(value, list[Any]))
+    for path in paths:
+        top = PurePosixPath(path).parts
+        if len(top) == 1 or top[1] in ("proc", "sys", "dev"):
+            raise InvalidValue(f"{path} cannot be shared as a whole; name the directories below it that are")
+    if twice := sorted({path for path in paths if paths.count(path) > 1}):
+        raise InvalidValue(f"{twice[0]} is named twice; once is enough")
+    return paths
+
+
 def _labels(value: Any, folder: Path) -> dict[str, str]:
     labels = msgspec.convert(value, dict[str, Any])
     for key, label in labels.items():
@@ -191,11 +203,13 @@ def _labels(value: Any, folder: Path) -> dict[str, str]:
     return {_text(key, folder): _text(label, folder) for key, label in labels.items()}
 
 
-def _pull(value: Any, folder: Path) -> str:
-    policies = ("missing", "never", "always")
-    if value not in policies:
-        raise InvalidValue(f"is not one of {', '.join(map(repr, policies))}{did_you_mean(str(value), policies)}")
-    return str(value)
+def _one_of(*words: str) -> Callable[[Any, Path], str]:
+    def read(value: Any, folder: Path) -> str:
+        if value not in words:
+            raise InvalidValue(f"is not one of {', '.join(map(repr, words))}{did_you_mean(str(value), words)}")
+        return str(value)
+
+    return read
 
 
 _PART: Final = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
@@ -230,7 +244,7 @@ READERS: Final[dict[str, Callable[[Any, Path], Any]]] = {
     "idle_warning": _duration("1s", "7d"),
     "image": _image,
     "images": lambda value, folder: tuple(_text(glob, folder) for glob in msgspec.convert(value, list[Any])),
-    "pull": _pull,
+    "pull": _one_of("missing", "never", "always"),
     "shm_size": _size("1MiB"),
     "ram": _size("64MiB"),
     "cpus": _typed(Annotated[float, Meta(gt=0, le=4096)]),
@@ -241,5 +255,8 @@ READERS: Final[dict[str, Callable[[Any, Path], Any]]] = {
     "insecure": _typed(bool),
     "allow_plaintext": _typed(bool),
     "models": _absolute,
+    "models_write": _typed(bool),
+    "shared": _shared,
+    "enforce": _one_of("warn", "stop"),
     "labels": _labels,
 }

@@ -54,6 +54,7 @@ class GpufitError(Exception):
     status: ClassVar[int] = 400
 
     def __init__(self, message: str, **details: Any) -> None:
+        message = message.encode("utf-8", "replace").decode()  # the name of a file may be bytes that are no text
         super().__init__(message)
         self.message = message
         self.details: dict[str, Any] = details

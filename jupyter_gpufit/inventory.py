@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -19,13 +19,15 @@ from msgspec import Struct
 
 from .errors import InventoryError
 
-__all__ = ["MODELS", "POLICIES", "Inventory", "Mount", "NodeSpec", "Quota", "find", "load"]
+__all__ = ["MODELS", "OWN", "POLICIES", "Inventory", "Mount", "NodeSpec", "Quota", "find", "load"]
 
 POLICIES: Final = ("best-fit", "claim")
 """What `policy` may be: the names of `scheduling/policies.py` (a test compares the two)."""
 FILE: Final = "gpufit.toml"
 MODELS: Final = "/models"
 """Where containers get the node's model store."""
+OWN: Final = ("/gpufit", "/work", "/outputs")
+"""Directories that containers have of their own (`launching/containers.py`)."""
 
 
 class Mount(Struct, frozen=True, kw_only=True):
@@ -74,6 +76,15 @@ class NodeSpec(Struct, frozen=True, kw_only=True):
     allow_plaintext: bool = False
     """Kernels whose ipykernel is too old for CurveZMQ are refused unless this is true."""
     models: str | None = None
+    """Directory of its model store, on the node."""
+    models_write: bool = True
+    """Whether a request may ask to write there."""
+    shared: tuple[str, ...] = ()
+    """Directories that the node has at the same path as this machine (NFS): a request's folder below one of them is
+    mounted, not copied."""
+    enforce: str = "warn"
+    """What becomes of an allocation that uses more memory of a GPU than it asked for: `warn`; `stop` ends it, if it
+    shares that GPU with others."""
     labels: dict[str, str] = {}
 
     @property
@@ -87,6 +98,14 @@ class NodeSpec(Struct, frozen=True, kw_only=True):
         if self.address is not None:
             return self.address
         return (urlsplit(self.docker).hostname if self.docker else None) or "127.0.0.1"
+
+    def shares(self, folder: str) -> bool:
+        """Whether the node has `folder` (an absolute path of this machine), too. A plain process has all this machine
+        has."""
+        path = PurePosixPath(folder)
+        if ".." in path.parts:  # it is not where it seems to be
+            return False
+        return self.launcher == "process" or any(path.is_relative_to(shared) for shared in self.shared)
 
     def allows(self, image: str) -> bool:
         """Whether containers of `image` may run there."""

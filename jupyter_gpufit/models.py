@@ -1,8 +1,8 @@
 """The vocabulary as types: frozen, validated when made and when they cross a wire.
 
-    Report ─ Gpu ─ GpuProcess          what a reporter says of a node
+    Report ─ Gpu ─ GpuProcess          what a reporter says of a node, and of the models in its store
     Node   ─ Gpu, Claim                what the cluster cache knows of a node; what selection works on
-    Request → Placement → Allocation   what a person asks, where it goes, what was granted
+    Request → Placement → Allocation   what a person asks (perhaps with a Job to run), where it goes, what was granted
     Launch → Unit → Endpoint           what a launcher is asked to start, what it made, where that is reached
 
 (What nodes say holds nothing that could hold it, so the garbage collector need not look at it: `gc=False`. There may be
@@ -13,6 +13,7 @@ Units: memory is bytes, time is seconds, moments are Unix time (UTC). `None` mea
 
 from __future__ import annotations
 
+import shlex
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -30,6 +31,9 @@ __all__ = [
     "Endpoint",
     "Gpu",
     "GpuProcess",
+    "GpuUse",
+    "Job",
+    "JobKind",
     "Launch",
     "Node",
     "Placement",
@@ -38,16 +42,23 @@ __all__ = [
     "Report",
     "Request",
     "State",
+    "StoredModel",
     "Unit",
+    "Usage",
     "decode",
     "encode",
+    "without_secrets",
 ]
 
 T = TypeVar("T")
 
 MAX_TEXT = 512  # characters of an image, a glob or a label; nothing real is longer
+MAX_PATH = 4096
 MAX_PRIORITY = 100
 MAX_GPUS = 1024  # per request; far above any one machine, low enough that nothing of that size hurts
+MAX_RETRIES = 100
+MAX_WORDS = 1000  # of a job's arguments, and of its variables
+MAX_WORD = 32_768  # characters of one of them; execve(2) takes 131,072 bytes
 
 
 # --- stage A: what nodes say
@@ -116,6 +127,16 @@ class Gpu(Struct, frozen=True, kw_only=True, gc=False):
             msgspec.structs.force_setattr(self, "card", self.uuid)
 
 
+class StoredModel(Struct, frozen=True, kw_only=True, gc=False):
+    """A model in a node's model store: a file or a directory directly in it."""
+
+    name: str
+    size: int | None = None
+    """Bytes, of all files in it; `None`: not counted (yet)."""
+    modified: float | None = None
+    """When the newest file in it was last written (Unix time, by the node's clock)."""
+
+
 class Report(Struct, frozen=True, kw_only=True, gc=False):
     """What a node says of its GPUs at one moment: the body of a reporter's `GET /v1/report`."""
 
@@ -129,6 +150,8 @@ class Report(Struct, frozen=True, kw_only=True, gc=False):
     driver: str | None = None
     cuda: str | None = None
     gpus: tuple[Gpu, ...] = ()
+    models: tuple[StoredModel, ...] | None = None
+    """What is in the node's model store; `None`: it has none, or that is not known."""
     error: str | None = None
     """Why this report cannot be relied on (driver mismatch, NVML hangs, ...); then `gpus` may be the last known."""
 
@@ -169,9 +192,98 @@ class Node(Struct, frozen=True, kw_only=True, gc=False):
     cuda: str | None = None
     launcher: str = "docker"
     """`docker` or `process`."""
+    models: tuple[StoredModel, ...] | None = None
+    """What is in its model store; `None`: it has none, or that is not known."""
+    model_store: bool = False
+    """Whether it has one: then `models` of `None` means that what is in it is not known (yet)."""
+    models_write: bool = True
+    """Whether a request may ask to write there."""
 
 
 # --- stages B and C: what people ask, and where it goes
+
+
+class JobKind(StrEnum):
+    """How what a job runs is started."""
+
+    SCRIPT = "script"
+    """A Python file of the folder, by the image's Python."""
+    NOTEBOOK = "notebook"
+    """A notebook of the folder, cell by cell; what it shows is kept in a copy of it."""
+    COMMAND = "command"
+    """A line for the image's shell."""
+
+
+class Job(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What runs unattended in an allocation, in the place of a kernel.
+
+    Raises `InvalidValue` when made from values that cannot be meant. Whether its file is there is not known here.
+    """
+
+    run: str
+    """`train.py`, `notebook.ipynb` (relative to the request's `folder`), or a command line."""
+    args: tuple[str, ...] = ()
+    """What follows it. (A notebook takes none: its parameters are `sweep`'s.)"""
+    env: dict[str, str] = {}
+    """Further variables. May hold secrets: never shown, only their names are."""
+    retries: int = 0
+    """How often it is started again after it failed by itself. (A lost node is not its fault, and does not count.)"""
+    launcher: str | None = None
+    """`torchrun`: one process per GPU."""
+    sweep: dict[str, str] = {}
+    """Its point in a sweep: parameter -> value."""
+    turn: int = 0
+    """Which one of its sweep it is, from 0: later ones let others go before them in the queue."""
+
+    def __post_init__(self) -> None:
+        if not self.run.strip() or len(self.run) > MAX_WORD or "\0" in self.run:
+            raise InvalidValue(f"run is {self.run[:40]!r}; name a script, a notebook, or a command in quotes")
+        if isinstance(self.retries, bool) or not 0 <= self.retries <= MAX_RETRIES:
+            raise InvalidValue(f"retries is {self.retries!r}; give a whole number from 0 to {MAX_RETRIES}")
+        if self.launcher not in (None, "torchrun"):
+            raise InvalidValue(f"launcher is {self.launcher!r}; there is only 'torchrun'")
+        if self.launcher is not None and self.kind is not JobKind.SCRIPT:
+            raise InvalidValue(f"{self.launcher} starts a Python script, and {self.run!r} is none; name a .py file")
+        if self.args and self.kind is JobKind.NOTEBOOK:
+            raise InvalidValue(
+                f"a notebook takes no arguments, {' '.join(self.args)!r} was given; use --sweep, or --env"
+            )
+        for name in (*self.env, *self.sweep):
+            if not (name.isidentifier() and name.isascii()):
+                raise InvalidValue(f"{name!r} is not the name of a variable; use letters, digits and '_'")
+        words = (*self.args, *self.env.values(), *self.sweep.values())
+        if len(words) > MAX_WORDS or any(len(word) > MAX_WORD or "\0" in word for word in words):
+            raise InvalidValue(
+                f"the arguments or variables of {self.run!r} are more, or longer, than a process can have"
+            )
+
+    @property
+    def kind(self) -> JobKind:
+        """By how `run` ends, if it is one word: `python train.py` is a command."""
+        if self._word.endswith(".py"):
+            return JobKind.SCRIPT
+        return JobKind.NOTEBOOK if self._word.endswith(".ipynb") else JobKind.COMMAND
+
+    @property
+    def file(self) -> str:
+        """The script or notebook, as it is called: of `'My notebook.ipynb'` without the quotes. Empty for a command."""
+        return "" if self.kind is JobKind.COMMAND else self._word
+
+    @property
+    def _word(self) -> str:
+        try:
+            words = shlex.split(self.run)
+        except ValueError:  # quotes that do not end; the shell will say so
+            return ""
+        return words[0] if len(words) == 1 else ""
+
+    def public(self) -> dict[str, Any]:
+        """It as REST and events show it: of its variables only the names."""
+        shown: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(msgspec.structs.asdict(self)))
+        return shown | {"kind": str(self.kind), "env": sorted(self.env)}
+
+    def __repr__(self) -> str:
+        return f"Job({self.public()})"  # a repr gets into logs
 
 
 class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -195,12 +307,25 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
     """Of those that wait, the ones with a higher number come first; from -100 to 100."""
     node: str | None = None
     """Only this node (a glob)."""
-    model: str | None = None
+    gpu_model: str | None = None
     """Only GPUs of this model, in any case: part of its name, such as `A100-80GB`, or a glob, such as `*A100*`."""
+    model: str | None = None
+    """A model of the node's model store that it will work with: of nodes that are equal otherwise, one that has it."""
+    require_model: bool = False
+    """... only nodes that have it."""
+    write_models: bool = False
+    """The node's model store is mounted to be written, too."""
     labels: dict[str, str] = {}
     """Only nodes that carry all of these."""
     share_card: bool = False
     """Policy `best-fit` may take several GPUs (MIG instances) of one physical card."""
+    folder: str | None = None
+    """The directory on the server's machine, as an absolute path, that shall be reached there: mounted where the node
+    has it, too (`shared` in the inventory); else a job gets a copy, and a kernel what is uploaded."""
+    notebook: str | None = None
+    """Path of the notebook that it is for, as the Jupyter server has it: to suggest a size the next time."""
+    job: Job | None = None
+    """What runs unattended there; `None`: a kernel."""
 
     def __post_init__(self) -> None:
         put = msgspec.structs.force_setattr
@@ -217,11 +342,17 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
         put(self, "memory", tuple(parse_memory(size) for size in sizes))
         for wish in ("time", "wait"):
             if (value := getattr(self, wish)) is not None:
-                put(self, wish, parse_duration(value))
+                put(self, wish, 0.0 if self.job and _is_nothing(wish, value) else parse_duration(value))
         if self.name is not None:
             _check_name(self.name)
-        for key in ("image", "node", "model"):
+        for key in ("image", "node", "gpu_model", "model"):
             _check_length(key, getattr(self, key))
+        for key in ("folder", "notebook"):
+            _check_length(key, getattr(self, key), MAX_PATH)
+        if self.folder is not None and not self.folder.startswith("/"):
+            raise InvalidValue(f"folder is {self.folder!r}; give an absolute path")
+        if self.require_model and self.model is None:
+            raise InvalidValue("require_model (--require-model) needs a model; name it with --model")
         for label in (*self.labels.keys(), *self.labels.values()):
             _check_length("a label", label)
 
@@ -231,9 +362,12 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
         return self.memory  # type: ignore[return-value]
 
     def body(self) -> dict[str, Any]:
-        """The request as a body of `POST allocations`, in JSON types; what is the default is left out."""
+        """The request as a body of `POST allocations`, in JSON types; what is the default is left out, and so are the
+        values of a job's variables."""
         body: dict[str, Any] = msgspec.to_builtins(self)  # leaves most of that out
         del body["memory"]
+        if "job" in body:
+            body["job"].pop("env", None)  # it may hold secrets
         if any(self.sizes):
             body["memory"] = self.sizes[0] if len(set(self.sizes)) == 1 else list(self.sizes)
         return body
@@ -247,6 +381,14 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
             each = "" if self.gpus == 1 else " each"
             return f"{self.gpus} {noun} with {format_memory(self.sizes[0])}{each}"
         return f"{self.gpus} {noun} with {', '.join(format_memory(size) for size in self.sizes)}"
+
+
+def without_secrets(request: Request) -> Request:
+    """`request`, of a job's variables only with their names."""
+    if request.job is None or not request.job.env:
+        return request
+    job = msgspec.structs.replace(request.job, env=dict.fromkeys(request.job.env, ""))
+    return msgspec.structs.replace(request, job=job)
 
 
 class Placement(Struct, frozen=True, kw_only=True):
@@ -264,13 +406,13 @@ class Placement(Struct, frozen=True, kw_only=True):
 
 # What is shown of an allocation, in the contract's order.
 _PUBLIC = """
-    id name owner state reason message node gpus memory kernel_id created expires ended
-    warning unreachable_since progress queue version
+    id name owner state reason message node gpus memory kernel_id created expires ended started
+    warning unreachable_since progress queue exit_code attempt outputs usage version
 """
 
 
 class State(StrEnum):
-    """States of an allocation, in the only order they can come."""
+    """States of an allocation, in the only order they can come. (But a job whose node was lost is pending again.)"""
 
     PENDING = "pending"
     STARTING = "starting"
@@ -283,11 +425,15 @@ class EndReason(StrEnum):
     """Why an allocation ended."""
 
     RELEASED = "released"
+    FINISHED = "finished"
+    """A job, with exit code 0."""
     EXPIRED = "expired"
     IDLE = "idle"
     FAILED = "failed"
     CANCELLED = "cancelled"
     NODE_LOST = "node-lost"
+    OVER_MEMORY = "over-memory"
+    """It used more memory of a GPU that it shared than it had asked for, and the inventory says `enforce = "stop"`."""
     REJECTED = "rejected"
 
 
@@ -295,10 +441,10 @@ class Progress(Struct, frozen=True, kw_only=True):
     """How far a start has come."""
 
     phase: str
-    """`placing`, `pulling`, `creating`, `starting`, `connecting`."""
+    """`placing`, `pulling`, `creating`, `uploading`, `starting`, `connecting`; at the end of a job, `collecting`."""
     current: int | None = None
     total: int | None = None
-    """Bytes, while pulling."""
+    """Bytes, while pulling, uploading or collecting."""
     message: str = ""
 
 
@@ -317,6 +463,31 @@ class Queued(Struct, frozen=True, kw_only=True):
     """What would make it start, as far as is known: a sentence for people."""
     start: float | None = None
     """When it starts at the latest, by the time limits of what runs; `None`: that is not known."""
+
+
+class GpuUse(Struct, frozen=True, kw_only=True):
+    """What an allocation really used of one GPU."""
+
+    uuid: str
+    asked: int
+    """Bytes."""
+    peak: int | None = None
+    """The most memory (bytes) that its own processes had there in any sample; `None`: that is not known."""
+    busy: float | None = None
+    """Mean utilisation of the GPU in percent, over the samples; of a shared one, all who use it. `None`: not known."""
+    unknown: int = 0
+    """In how many of the samples it was not known what its processes have there: then the peak may have been higher."""
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    """What an allocation really used, over all samples since it ran (`scheduling/usage.py`)."""
+
+    gpus: tuple[GpuUse, ...]
+    seconds: float
+    """From the first sample to the last."""
+    samples: int
+    suggested: int | None = None
+    """Bytes per GPU that would have been enough, in whole GiB; `None`: not less than asked, or not known."""
 
 
 class Allocation(Struct, frozen=True, kw_only=True):
@@ -340,9 +511,21 @@ class Allocation(Struct, frozen=True, kw_only=True):
     node: str | None = None
     gpus: tuple[str, ...] = ()
     memory: tuple[int, ...] = ()
+    totals: tuple[int, ...] = ()
+    """Bytes that each of `gpus` has in all; 0: not known."""
     kernel_id: str | None = None
+    started: float | None = None
+    """When it ran first."""
     expires: float | None = None
     ended: float | None = None
+    exit_code: int | None = None
+    """Of a job: of the last attempt that ended by itself."""
+    attempt: int = 0
+    """Of a job: the how manieth start of it this is, from 1."""
+    outputs: str | None = None
+    """Of a job: the directory on the server's machine where its outputs are."""
+    usage: Usage | None = None
+    """What it really used, as far as that is known by now; looked at now and then, and when it ends."""
     progress: Progress | None = None
     queue: Queued | None = None
     """While it waits for GPUs: where it stands."""
@@ -359,6 +542,7 @@ class Allocation(Struct, frozen=True, kw_only=True):
         public: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({key: getattr(self, key) for key in keys}))
         return public | {
             "request": self.request.body(),
+            "job": None if self.request.job is None else self.request.job.public(),
             "image": self.request.image,
             "shared": self.request.shared,
             "time": self.request.time,
@@ -388,6 +572,13 @@ class Launch(Struct, frozen=True, kw_only=True):
     cards: dict[str, str] = {}
     totals: dict[str, int] = {}
     """uuid -> bytes the GPU has in all, where known: with it, shared claims of several schedulers are added up."""
+    folder: str | None = None
+    """The directory (absolute) to have at its own path, to read and write; what is written there belongs to this
+    process's user. Only where the node's `shared` has it (`NodeSpec.shares`)."""
+    workspace: bool = False
+    """A job's unit: it works in a directory of its own (`Launcher.put`), and has one for outputs."""
+    write_models: bool = False
+    """The node's model store may be written."""
 
 
 class Unit(Struct, frozen=True, kw_only=True):
@@ -429,9 +620,14 @@ def decode(data: bytes | str, type: type[T]) -> T:  # the field's own word
         raise (cause if isinstance(cause, InvalidValue) else InvalidValue(str(error))) from None
 
 
-def _check_length(what: str, text: str | None) -> None:
-    if text is not None and len(text) > MAX_TEXT:
-        raise InvalidValue(f"{what} has {len(text)} characters; more than {MAX_TEXT} cannot be meant")
+def _check_length(what: str, text: str | None, most: int = MAX_TEXT) -> None:
+    if text is not None and len(text) > most:
+        raise InvalidValue(f"{what} has {len(text)} characters; more than {most} cannot be meant")
+
+
+def _is_nothing(wish: str, value: float | str) -> bool:
+    """Whether it says that a job shall not wait (one that says nothing does)."""
+    return wish == "wait" and not isinstance(value, bool) and value in (0, "0", "0s")
 
 
 def _check_name(name: str) -> None:

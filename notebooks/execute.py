@@ -22,10 +22,13 @@ from jupyter_gpufit.cli.demo import NODES
 HERE = Path(__file__).parent
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 LONGEST_CELL = 120  # s
+HOME = "/home/ada"
+"""In what is stored, in the place of a temporary directory."""
 
 
 def execute(path: Path, directory: Path) -> Any:
-    """The notebook as it is after all its cells ran. Its cluster's files, and Jupyter's own, are in `directory`.
+    """The notebook as it is after all its cells ran. Its cluster's files, and Jupyter's own, are in `directory`; those
+    that it writes itself in `directory/work`.
 
     Raises `nbclient.exceptions.CellExecutionError`.
     """
@@ -40,7 +43,15 @@ def execute(path: Path, directory: Path) -> Any:
         "JUPYTER_RUNTIME_DIR": str(directory / "runtime"),
         "IPYTHONDIR": str(directory / "ipython"),
     }
-    client = NotebookClient(notebook, timeout=LONGEST_CELL, kernel_name="python3", record_timing=False)
+    work = directory / "work"
+    work.mkdir()
+    client = NotebookClient(
+        notebook,
+        timeout=LONGEST_CELL,
+        kernel_name="python3",
+        record_timing=False,
+        resources={"metadata": {"path": str(work)}},
+    )
     client.execute(env=environment)
     return notebook
 
@@ -51,7 +62,7 @@ def main(arguments: list[str]) -> None:
         with tempfile.TemporaryDirectory(prefix="gpufit-notebook-", ignore_cleanup_errors=True) as directory:
             notebook = execute(path, Path(directory))
         notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
-        nbformat.write(notebook, path)
+        path.write_text(nbformat.writes(notebook).replace(directory, HOME) + "\n", "utf-8")
         print(f"{path.name}: {sum(cell.cell_type == 'code' for cell in notebook.cells)} cells ran")
 
 

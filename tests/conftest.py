@@ -32,9 +32,13 @@ _LONG_WITHIN = 0.7
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Spread the long ones over the first part of a run: then few of them go on at a time, and at the end no worker is
-    alone with one."""
+    alone with one. Those that are asked to look for hours have them (a limit of time looks like a failure they found).
+    """
+    if config.getoption("--hypothesis-profile", None) in ("long", "longest"):
+        for item in items:
+            item.add_marker(pytest.mark.timeout(0))
     files = list(dict.fromkeys(item.path for item in items))
     place = {file: file.relative_to(Path(__file__).parent).parts[0] for file in files}
     long = sorted((file for file in files if place[file] in _LONG), key=lambda file: _LONG.index(place[file]))

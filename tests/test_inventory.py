@@ -116,6 +116,9 @@ def test_every_key_is_read() -> None:
         "insecure": ("true", True),
         "allow_plaintext": ("true", True),
         "models": ('"/srv/models"', "/srv/models"),
+        "models_write": ("false", False),
+        "shared": ('["/home/", "/srv/projects"]', ("/home", "/srv/projects")),
+        "enforce": ('"stop"', "stop"),
         "labels": ('{ room = "b12" }', {"room": "b12"}),
     }
     assert {"name", *every} == set(NodeSpec.__struct_fields__)
@@ -204,6 +207,19 @@ REFUSED = [  # keys of a node, the key at fault, what the message has to say bes
     ('mounts = [{source = "/a", target = "/b", mode = "rw"}]', "mounts", "'mode'"),
     ('mounts = [{source = "/a"}]', "mounts", "target"),
     ('mounts = ["/a:/models"]\nmodels = "/srv"', "mounts", "/models is where 'models' is mounted"),
+    ('mounts = ["/srv/work:/work:rw"]', "mounts", "/work is a container's own"),
+    ('mounts = ["/srv/work://work"]', "mounts", "/work is a container's own"),
+    ('mounts = ["/srv/work://"]', "mounts", "/ is the container's own"),
+    ('models_write = "no"', "models_write", "'no': has to be true or false, without quotes"),
+    ('shared = "/home"', "shared", "has to be a list, in"),
+    ('shared = ["home"]', "shared", "not an absolute path"),
+    ('shared = ["/home/../etc"]', "shared", r"without '\.\.'"),
+    ('shared = ["/"]', "shared", "/ cannot be shared as a whole; name the directories below it"),
+    ('shared = ["/home", "/home/"]', "shared", "/home is named twice"),
+    ("shared = [5]", "shared", "has to be text, in quotes"),
+    ('enforce = "kill"', "enforce", "is not one of 'warn', 'stop'$"),
+    ('enforce = "stopp"', "enforce", "did you mean 'stop'"),
+    ("enforce = true", "enforce", "is not one of 'warn', 'stop'"),
     ("labels = { rack = 5 }", "labels", "the label 'rack' is 5; labels are text: write rack = \"5\""),
     ("labels = { fast = true }", "labels", "the label 'fast' is True; labels are text: write fast = \"true\""),
     ("labels = 1", "labels", "labels = 1: has to be a table"),
@@ -460,3 +476,15 @@ def test_the_model_store_is_where_containers_get_it() -> None:
     from jupyter_gpufit.launching import containers
 
     assert _gpufit_toml.MODELS == containers.MODELS
+    assert _gpufit_toml.OWN == (containers.GPUFIT, containers.WORK, containers.OUTPUTS)
+
+
+def test_which_folders_a_node_has_too() -> None:
+    shares = node('docker = "unix:///d.sock"\nshared = ["/home", "/srv/a"]').shares
+    assert [
+        shares(path) for path in ("/home", "/home/ann/x", "/srv/a", "/homes", "/srv", "/srv/ab", "/home/../etc")
+    ] == [
+        *(True, True, True),
+        *(False, False, False, False),
+    ]
+    assert node("").shares("/anything"), "a plain process has all that this machine has"

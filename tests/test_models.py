@@ -119,7 +119,7 @@ requests = st.integers(1, 8).flatmap(
         wait=st.none() | st.integers(1, 1000),
         shared=st.booleans(),
         node=st.none(),
-        model=st.none(),
+        gpu_model=st.none(),
         labels=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2),
         share_card=st.booleans(),
     )

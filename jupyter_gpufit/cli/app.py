@@ -1,9 +1,10 @@
 """`jupyter gpufit …`: the verbs of `%gpufit`, for terminals and scripts.
 
 They talk to the Jupyter server that runs for this user and has the extension: an allocation lives in a server. Without
-one, what only looks (nodes, gpus, explain) looks at the inventory's machines itself.
+one, what only looks (nodes, gpus, models, explain) looks at the inventory's machines itself.
 
-Exit codes: 0 done; 1 it could not be done (nothing fits, nobody answers); 2 what was written cannot be meant.
+Exit codes: 0 done; 1 it could not be done (nothing fits, nobody answers); 2 what was written cannot be meant. `train
+--follow` and `logs -f` of a job end with the job's own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import logging
 import os
 import shutil
 import sys
@@ -20,63 +20,51 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .. import __version__
-from ..errors import Conflict, Forbidden, GpufitError, InvalidValue, NotPlaced, Unavailable
+from ..errors import Conflict, GpufitError, InvalidValue, NotPlaced
 from ..kernels.extended import extended
-from ..models import Node
-from ..notebook.client import Client, Json, RestClient, embedded, has_ended, is_running, latest
-from ..notebook.discovery import running_servers, server_at, with_token
-from ..notebook.grammar import Parser, add_request, add_span, meant, request_of
+from ..notebook.client import Client, Json, has_ended, is_running, latest
+from ..notebook.jobs import carry, code_of, ended, folder_here, follow_log, sent
+from ..notebook.obtain import granted
+from ..notebook.options import (
+    add_files,
+    add_job,
+    add_logs,
+    add_request,
+    add_span,
+    request_of,
+    split_args,
+    submission_of,
+)
 from ..notebook.progress import Progress, follow
-from ..notebook.show import allocation_table, describe, explanation, gpu_table, node_table, text_table
-from ..notebook.transport import ExtensionMissing, ServerUnreachable
+from ..notebook.show import (
+    allocation_table,
+    describe,
+    explanation,
+    gpu_table,
+    model_table,
+    node_table,
+    text_table,
+    usage_table,
+    used,
+)
 from . import demo, doctor, reporter
+from .asking import client_of, look
+from .parsers import CommandParser, MainParser, VerbParser
 
 __all__ = ["main"]
 
-_NOTEBOOK_ONLY = ("attach", "detach")
-_SILENT = logging.NullHandler()  # what a scheduler of our own logs is said in our words, on one line
-
-
-class CommandParser(Parser):
-    """With `-h`, as programs have it."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"add_help": True} | options)
-
-
-class MainParser(CommandParser):
-    """Of the whole command: it knows the verbs, and those that there are in a notebook alone."""
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Called by argparse for every value; of these, only the verb is one of several."""
-        verbs = list(action.choices or ())
-        if action.choices is None or value in verbs:
-            return
-        if value in _NOTEBOOK_ONLY:
-            name = " NAME" if value == "attach" else ""
-            raise InvalidValue(
-                f"{value!r} is about a notebook, and works only in one: %gpufit {value}{name}; here there are: "
-                + ", ".join(verbs)
-            )
-        raise InvalidValue(f"there is no {value!r}{meant(str(value), verbs) or '; there are: ' + ', '.join(verbs)}")
-
-
-class VerbParser(CommandParser):
-    """Of one verb: answers itself for what it does not know, because it knows what that may have been meant to be."""
-
-    def parse_known_args(  # type: ignore[override]
-        self, args: Any = None, namespace: Any = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        """Called by argparse."""
-        found, unknown = super().parse_known_args(args, namespace)
-        self.refuse(unknown)
-        return found, []
+_PROMPT = "jupyter gpufit"
+_ALL = 100_000  # lines of a log
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit code. Called by the `jupyter-gpufit` script."""
     try:
-        options = _parser().parse(sys.argv[1:] if argv is None else list(argv))
+        words, args = split_args(sys.argv[1:] if argv is None else list(argv))
+        options = _parser().parse(words)
+        if args and not hasattr(options, "run"):
+            raise InvalidValue("only `train` runs something that could take what comes after --")
+        options.args = args
         for option in _EVERYWHERE:  # after the verb, or before it
             setattr(options, option, getattr(options, option, None) or getattr(options, f"first_{option}"))
         code: int = options.func(options)
@@ -89,8 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GpufitError as problem:
         print(f"jupyter gpufit: {problem.message}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("jupyter gpufit: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stopped:  # one of our own has a sentence
+        print(f"jupyter gpufit: {stopped}" if str(stopped) else "jupyter gpufit: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # `… | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -139,9 +127,15 @@ def _parser() -> CommandParser:
     made = verb("release", "give GPUs back", _release)
     made.add_argument("name", metavar="NAME", nargs="?", help="the allocation's name or id")
     made.add_argument("--all", action="store_true", help="everything I hold")
-    made = verb("logs", "what an allocation printed", _logs)
+    add_job(verb("train", "run a script, a notebook or a command of this folder on GPUs, unattended: a job", _train))
+    made = verb("logs", "what an allocation printed; -f goes on until it has ended", _logs)
     made.add_argument("name", metavar="NAME", help="the allocation's name or id")
-    made.add_argument("--tail", metavar="LINES", type=int, default=200, help="how many lines (200)")
+    add_logs(made)
+    made = verb("usage", "what an allocation really used of its GPUs", _usage)
+    made.add_argument("name", metavar="NAME", help="the allocation's name or id")
+    add_files(verb("upload", "copy files of this folder to where an allocation works", _upload), "--to")
+    add_files(verb("download", "copy files from where an allocation works to this folder", _download), "--from")
+    verb("models", "the models in the nodes' stores", _models)
     doctor.add_arguments(verb("doctor", doctor.ABOUT, doctor.run))
     reporter.add_parser(verbs)
     demo.add_parser(verbs)
@@ -152,8 +146,8 @@ def _parser() -> CommandParser:
 
 
 def _status(options: argparse.Namespace) -> int:
-    with _client(options, looks=True) as client:
-        held, nodes = client.allocations(), _look(client)
+    with client_of(options, looks=True) as client:
+        held, nodes = client.allocations(), look(client)
     if options.json:
         import msgspec
 
@@ -169,8 +163,8 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _nodes(options: argparse.Namespace) -> int:
-    with _client(options, looks=True) as client:
-        nodes = _look(client)
+    with client_of(options, looks=True) as client:
+        nodes = look(client)
     if options.json:
         _print_json(nodes)
     else:
@@ -179,8 +173,8 @@ def _nodes(options: argparse.Namespace) -> int:
 
 
 def _gpus(options: argparse.Namespace) -> int:
-    with _client(options, looks=True) as client:
-        nodes = _look(client)
+    with client_of(options, looks=True) as client:
+        nodes = look(client)
     if options.json:
         import msgspec
 
@@ -192,7 +186,7 @@ def _gpus(options: argparse.Namespace) -> int:
 
 def _explain(options: argparse.Namespace) -> int:
     request = request_of(options)
-    with _client(options, looks=True) as client:
+    with client_of(options, looks=True) as client:
         decision = client.explain(request)
     if options.json:
         _print_json(decision)
@@ -201,17 +195,23 @@ def _explain(options: argparse.Namespace) -> int:
     return 0 if decision.get("node") else 1
 
 
+def _models(options: argparse.Namespace) -> int:
+    with client_of(options, looks=True) as client:
+        nodes = look(client)
+    if options.json:
+        import msgspec
+
+        _print_json([{"node": node.name, **msgspec.to_builtins(one)} for node in nodes for one in node.models or ()])
+    else:
+        _print_table(*model_table(nodes))
+    return 0
+
+
 def _request(options: argparse.Namespace) -> int:
-    request = request_of(options)
-    with _client(options) as client:
-        try:
-            allocation = client.request(request)
-        except NotPlaced as refused:
-            if options.json:
-                _print_json({"error": refused.code, "message": refused.message, "details": refused.details})
-            else:
-                print(explanation(refused.details).text, file=sys.stderr)
-            raise
+    request = request_of(options, folder_here())
+    with client_of(options) as client:
+        with _refusals(options):
+            (allocation,) = granted(client, None, lambda: [client.request(request)])
         progress = Progress()
         try:
             allocation = follow(client, allocation, lambda now: is_running(now) or has_ended(now), progress)
@@ -229,8 +229,53 @@ def _request(options: argparse.Namespace) -> int:
     return 0
 
 
+@contextlib.contextmanager
+def _refusals(options: argparse.Namespace) -> Iterator[None]:
+    """Shows why nothing fits, node by node."""
+    try:
+        yield
+    except NotPlaced as refused:
+        if options.json:
+            _print_json({"error": refused.code, "message": refused.message, "details": refused.details})
+        else:
+            print(explanation(refused.details).text, file=sys.stderr)
+        raise
+
+
+def _train(options: argparse.Namespace) -> int:
+    _check_follow(options)
+    request, sweep = submission_of(options, folder_here(), os.environ)
+    with client_of(options) as client:
+        with _refusals(options):
+            made = granted(client, None, lambda: client.submit(request, sweep))
+        if options.json:
+            _print_json(made)
+        for allocation in made:
+            print(sent(allocation, _PROMPT), file=sys.stderr if options.json or options.follow else sys.stdout)
+        if not options.follow:
+            return 0
+        over = [_follow(client, allocation, _ALL) for allocation in made]
+    return next((code for code in map(code_of, over) if code), 0)
+
+
+def _check_follow(options: argparse.Namespace) -> None:
+    if options.json and options.follow:
+        raise InvalidValue("--json and --follow: what it prints is no JSON; say one of them")
+
+
+def _follow(client: Client, allocation: Json, tail: int) -> Json:
+    """Its log goes to stdout, and what is said of it to stderr."""
+
+    def tell(text: str) -> None:
+        print(text, file=sys.stderr)
+
+    over = follow_log(client, allocation, Progress(), _PROMPT, tail, tell)
+    tell(ended(over))
+    return over
+
+
 def _allocations(options: argparse.Namespace) -> int:
-    with _client(options) as client:
+    with client_of(options) as client:
         allocations = client.allocations(ended=options.ended)
     if options.json:
         _print_json(allocations)
@@ -242,7 +287,7 @@ def _allocations(options: argparse.Namespace) -> int:
 
 
 def _extend(options: argparse.Namespace) -> int:
-    with _client(options) as client:
+    with client_of(options) as client:
         allocation = client.extend(client.get(options.name)["id"], options.time)
     if options.json:
         _print_json(allocation)
@@ -254,25 +299,33 @@ def _extend(options: argparse.Namespace) -> int:
 def _release(options: argparse.Namespace) -> int:
     if bool(options.name) == options.all:
         raise InvalidValue("name the allocation to release, or say --all")
-    with _client(options) as client:
+    with client_of(options) as client:
         doomed = client.allocations() if options.all else [client.get(options.name)]
         for allocation in doomed:
             client.release(allocation["id"])
         progress = Progress()
-        ended: list[Json] = [follow(client, latest(client, one), has_ended, progress) for one in doomed]
+        over: list[Json] = [follow(client, latest(client, one), has_ended, progress) for one in doomed]
     if options.json:
-        _print_json(ended)
+        _print_json(over)
     else:
-        for allocation in ended:
+        for allocation in over:
             print(f"Released {describe(allocation)}.")
-        if not ended:
+            for said in (allocation.get("job") and ended(allocation), used(allocation)):
+                if said:
+                    print(said)
+        if not over:
             print("You hold no GPUs; there is nothing to release.")
     return 0
 
 
 def _logs(options: argparse.Namespace) -> int:
-    with _client(options) as client:
-        text = client.logs(client.get(options.name)["id"], options.tail)
+    _check_follow(options)
+    with client_of(options) as client:
+        allocation = client.get(options.name)
+        if options.follow:
+            over = _follow(client, allocation, options.tail)
+            return code_of(over) if over.get("job") else 0
+        text = client.logs(allocation["id"], options.tail)
     if options.json:
         _print_json({"logs": text})
     else:
@@ -280,68 +333,43 @@ def _logs(options: argparse.Namespace) -> int:
     return 0
 
 
-# --- whom to ask
+def _usage(options: argparse.Namespace) -> int:
+    with client_of(options) as client:
+        series = client.usage(client.get(options.name)["id"])
+    if options.json:
+        _print_json(series)
+    else:
+        _print_table(*usage_table(series))
+        print(series["sentence"] or "Nothing has been measured so far.")
+    return 0
 
 
-@contextlib.contextmanager
-def _client(options: argparse.Namespace, *, looks: bool = False) -> Iterator[Client]:
-    """The server of this person, or, if the command only looks, a scheduler of our own over the inventory."""
-    client = _find(options, looks)
-    try:
-        yield client
-    finally:
-        client.close()
+def _upload(options: argparse.Namespace) -> int:
+    return _carry("upload", options)
 
 
-def _find(options: argparse.Namespace, looks: bool) -> Client:
-    token = options.token or os.environ.get("GPUFIT_TOKEN") or ""
-    if options.server:
-        client = RestClient(server_at(options.server, token or os.environ.get("JUPYTER_TOKEN") or ""))
-        client.check()
-        return client
-    why = ""
-    if options.inventory is None:
-        for server in running_servers():
-            client = RestClient(with_token(server, token or os.environ.get("JUPYTERHUB_API_TOKEN") or ""))
-            try:
-                client.check()
-            except (ExtensionMissing, Forbidden, ServerUnreachable) as problem:
-                why = why or f" ({problem.message})"
-            else:
-                return client
-    if looks:
-        return _own(options.inventory)
-    if options.inventory is not None:
-        raise InvalidValue(
-            "--inventory is for looking at machines (nodes, gpus, explain); an allocation lives in a Jupyter server, "
-            "which has its own inventory"
-        )
-    raise ServerUnreachable(
-        f"no running Jupyter server with jupyter_gpufit was found{why}; an allocation lives in one. Start it with: "
-        "jupyter lab, or name it with --server"
-    )
+def _download(options: argparse.Namespace) -> int:
+    return _carry("download", options)
 
 
-def _own(inventory: str | None) -> Client:
-    """A scheduler of our own. Raises `Unavailable` if there is nothing to see because of the inventory."""
-    logging.getLogger("jupyter_gpufit").addHandler(_SILENT)
-    client = embedded(inventory)
-    nodes, error = client.cluster()
-    if error and not nodes:
-        client.close()
-        raise Unavailable(f"the inventory cannot be used: {error}")
-    return client
+def _carry(do: str, options: argparse.Namespace) -> int:
+    with client_of(options) as client:
+        if options.allocation is not None:
+            allocation = client.get(options.allocation)
+        else:
+            held = client.allocations()
+            if len(held) != 1:
+                option = "--to" if do == "upload" else "--from"
+                names = ", ".join(one["name"] for one in held) or "no GPUs"
+                raise InvalidValue(f"you hold {names}; say which allocation is meant: {option} NAME")
+            (allocation,) = held
+        transfer = carry(client, allocation, do, folder_here(), options.paths, Progress())
+    if options.json:
+        _print_json(transfer)
+    return 0
 
 
 # --- output
-
-
-def _look(client: Client) -> list[Node]:
-    """The nodes; says so if the inventory is not taken up."""
-    nodes, error = client.cluster()
-    if error:
-        print(f"jupyter gpufit: the inventory cannot be used as it is: {error}", file=sys.stderr)
-    return nodes
 
 
 def _print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -41,6 +41,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--token-file", type=Path, metavar="FILE", help="holds the token that requests must bear; chmod 600")
     add("--monitor-period", type=_duration, default=5.0, metavar="TIME", help="how often GPUs are read (default: 5s)")
     add("--nvml-timeout", type=_duration, default=10.0, metavar="TIME", help="NVML counts as hung then (default: 10s)")
+    add("--models", type=_directory, metavar="DIR", help="the node's model store; what is in it is reported, too")
     add("--simulated", metavar="SPEC", help="report GPUs that do not exist, such as 4xA100-40GB")
     add("--node-name", default=None, metavar="NAME", help="with --simulated: name of the node (default: this host's)")
     add("--json", action="store_true", help="when ready, print one line of JSON with the urls on standard output")
@@ -72,14 +73,24 @@ def _source(options: argparse.Namespace) -> ReportSource:
     from ..reporting.source import LocalSource, SimulatedSource
 
     if options.simulated is not None:
-        return SimulatedSource(options.node_name or socket.gethostname(), options.simulated)
-    return LocalSource(Sampler(options.nvml_timeout, 3 * options.nvml_timeout))
+        return SimulatedSource(options.node_name or socket.gethostname(), options.simulated, models=options.models)
+    return LocalSource(Sampler(options.nvml_timeout, 3 * options.nvml_timeout), options.models)
 
 
 def _port(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is no port; give a number from 0 to 65535")
     return int(text)
+
+
+def _directory(text: str) -> Path:
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError:  # ~NAME, of somebody who is not known here
+        raise argparse.ArgumentTypeError(f"{text!r}: there is no such user here") from None
+    if not text.strip():  # such as "$MODELS" that is not set; it would be where the reporter was started
+        raise argparse.ArgumentTypeError("it is empty; name the directory")
+    return path
 
 
 def _duration(text: str) -> float:

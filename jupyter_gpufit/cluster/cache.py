@@ -24,7 +24,7 @@ from ..errors import NotFound
 from ..inventory import Inventory, NodeSpec
 from ..models import Claim, Gpu, Node, Report
 from .checks import clean
-from .effective import effective
+from .effective import effective, used_by_each
 
 __all__ = ["Cache", "OnChange"]
 
@@ -56,6 +56,8 @@ class _Entry(Struct):
     """Claims given up since the report was sampled, and when (our monotonic clock)."""
     told: Node | None = None
     """The node as callbacks know it."""
+    uses: dict[str, dict[str, int | None]] | None = None
+    """What each allocation uses there, once somebody has asked; until something is reported, or claimed, anew."""
 
 
 class Cache:
@@ -95,6 +97,15 @@ class Cache:
             if before is None or not (before.container or before.pids):
                 known[claim.allocation] = claim
         return list(known.values())
+
+    def uses(self, node: str, allocation: str) -> dict[str, int | None]:
+        """Bytes that the allocation's own processes use of each GPU of `node`, as last reported (`None`: not known)."""
+        entry = self._entries.get(node)
+        if entry is None or entry.report is None:
+            return {}
+        if entry.uses is None:
+            entry.uses = used_by_each(entry.report.gpus, self._said(node))
+        return entry.uses.get(allocation, {})
 
     def set_claims(self, source: str, node: str, claims: Sequence[Claim]) -> None:
         """What `source` says is held on `node`; replaces what it said before. The node need not be in the inventory.
@@ -170,6 +181,8 @@ class Cache:
             if entry is None or entry.spec.report != spec.report:
                 self._entries[name] = _Entry(spec=spec)
             elif entry.spec != spec:
+                if entry.spec.models != spec.models and entry.report is not None:
+                    entry.report = replace(entry.report, models=None)  # it told of another directory
                 entry.spec = spec
                 entry.told = None
             else:
@@ -180,7 +193,9 @@ class Cache:
         """The node's reporter gave `report` just now."""
         entry = self._entries.get(name)
         if entry is not None:
-            entry.report = report
+            before = None if entry.report is None else entry.report.models
+            # The same object for the same models: there may be a thousand, and this is compared again and again.
+            entry.report = replace(report, models=before) if report.models == before else report
             entry.sampled = self._clock() - max(0.0, report.age)
             entry.failures = 0
             self._recompute(name)
@@ -226,6 +241,7 @@ class Cache:
     def _recompute(self, name: str) -> None:
         entry = self._entries.get(name)
         if entry is not None:
+            entry.uses = None
             # A report sampled later tells by itself; one sampled earlier may still come, until it would be stale.
             since = max(entry.sampled, self._clock() - entry.spec.stale_after)
             entry.past = [(when, claim) for when, claim in entry.past if when > since]
@@ -248,6 +264,10 @@ class Cache:
             driver=None if report is None else report.driver,
             cuda=None if report is None else report.cuda,
             launcher=spec.launcher,
+            # What is not mounted is of no use, whatever the reporter looks through.
+            models=None if report is None or spec.models is None else report.models,
+            model_store=spec.models is not None,
+            models_write=spec.models_write,
         )
 
     def _reporting(self, entry: _Entry) -> bool:

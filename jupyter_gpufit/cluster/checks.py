@@ -13,7 +13,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from ..errors import InvalidValue
-from ..models import Gpu, GpuProcess, Report
+from ..models import Gpu, GpuProcess, Report, StoredModel
+from ..reporting.model_store import LAST_MOMENT, MOST_MODELS, is_model_name
 
 __all__ = ["MAX_GPUS", "MAX_PROCESSES", "check_report", "clean"]
 
@@ -23,6 +24,7 @@ _MAX_LINKS: Final = 256
 _MAX_BYTES: Final = 2**60
 _MAX_ID: Final = 128
 _MAX_WORD: Final = 100
+_MAX_NAME: Final = 255
 _MAX_SENTENCE: Final = 500
 _UUID: Final = re.compile(r"[A-Za-z][A-Za-z0-9._:/-]{0,127}")
 _NO_UUIDS: Final = frozenset({"all", "none", "void"})
@@ -52,6 +54,7 @@ def check_report(report: Report) -> Report:
         if report.error is None
         else clean(report.error, _MAX_SENTENCE) or "its reporter says that it cannot be relied on",
         gpus=gpus,
+        models=None if report.models is None else _models(report.models),
     )
 
 
@@ -95,6 +98,20 @@ def _gpu(gpu: Gpu, at: str) -> Gpu:
         allocations=(),
         shareable=False,
     )
+
+
+def _models(models: tuple[StoredModel, ...]) -> tuple[StoredModel, ...]:
+    """Those that can be asked for, as many as are believed: what is in a store is no reason to distrust its node."""
+    checked: dict[str, StoredModel] = {}
+    for model in models[: 10 * MOST_MODELS]:
+        if len(checked) == MOST_MODELS:
+            break
+        # Names are compared, so they are not cleaned.
+        if len(model.name) <= _MAX_NAME and is_model_name(model.name):
+            size = model.size if _is_within(model.size, 0, _MAX_BYTES) else None
+            modified = model.modified if _is_within(model.modified, 0, LAST_MOMENT) else None
+            checked[model.name] = StoredModel(name=model.name, size=size, modified=modified)
+    return tuple(checked.values())
 
 
 def _process(process: GpuProcess, at: str) -> GpuProcess:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from ..models import Claim, Gpu, GpuProcess
 
-__all__ = ["effective", "same_container"]
+__all__ = ["effective", "same_container", "used_by_each"]
 
 _SHORT_ID = 12
 """Hex digits of a container id as `docker ps` shows it; fewer identify nothing."""
@@ -156,6 +156,28 @@ def _not_allocatable(gpu: Gpu, parents: set[str]) -> str | None:
     if gpu.memory_total is None or gpu.memory_free is None:
         return "its memory is unknown"
     return None
+
+
+def used_by_each(reported: Sequence[Gpu], claims: Iterable[Claim]) -> dict[str, dict[str, int | None]]:
+    """Bytes that the processes of each allocation use of each GPU that its node `reported`, while `claims` hold there.
+
+    `None`: that is not known. Nor is it where something uses a GPU that cannot be told from what is its own: there is
+    no list of processes, or one that names no container of any; or what runs for it is not known yet. Called by the
+    cache, once per report, for all.
+    """
+    holdings = _holdings(claims)
+    owned = [(gpu, [(process, _owner(process, holdings)) for process in gpu.processes]) for gpu in reported]
+    containers = any(process.container for gpu in reported for process in gpu.processes)
+
+    def used(own: _Holding, gpu: Gpu, processes: Sequence[tuple[GpuProcess, _Holding | None]]) -> int | None:
+        if not processes:
+            return 0 if gpu.idle else None
+        tells = bool(own.pids or (own.containers and containers))
+        if not tells and any(owner is None for _, owner in processes):
+            return None
+        return _memory_of(process for process, owner in processes if owner is own)
+
+    return {own.allocation: {gpu.uuid: used(own, gpu, on_it) for gpu, on_it in owned} for own in holdings}
 
 
 def same_container(reported: str | None, own: str) -> bool:

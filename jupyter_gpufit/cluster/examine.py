@@ -78,11 +78,18 @@ def _of_report(spec: NodeSpec, report: Report) -> Check:
             f"{len(broken)} of {_count(report.gpus)} cannot be used: {said}",
             "nvidia-smi -q    # on that machine",
         )
-    return right("report", f"{_count(report.gpus)}, {_brief(report.age)} old")
+    if spec.models is not None and report.models is None and spec.report.startswith("http"):
+        fix = f"jupyter gpufit reporter --models {spec.models}    # on that machine, with what else it is started with"
+        return wrong("report", f"it does not tell which models are in {spec.models}, or cannot read it", fix)
+    models = "" if report.models is None else f", {_number(len(report.models), 'model')}"
+    return right("report", f"{_count(report.gpus)}{models}, {_brief(report.age)} old")
 
 
 def _count(gpus: tuple[Gpu, ...]) -> str:
     """How many there are to be had: a card in MIG mode is none itself, its instances are."""
     parents = {gpu.parent for gpu in gpus}
-    count = sum(gpu.uuid not in parents for gpu in gpus)
-    return f"{count} GPU" if count == 1 else f"{count} GPUs"
+    return _number(sum(gpu.uuid not in parents for gpu in gpus), "GPU")
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

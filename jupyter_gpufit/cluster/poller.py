@@ -43,14 +43,15 @@ _UNSEEN: Final[_Sight] = ("",)
 
 
 def make_source(spec: NodeSpec, claims: Callable[[], Sequence[Claim]]) -> ReportSource:
-    """What `spec.report` names. `claims` is what is held on the node: on a simulated one it has its effect.
+    """What `spec.report` names. `claims` is what is held on the node: on a simulated one it has its effect. The model
+    store of a node that is this machine is looked through by us; that of any other by its reporter.
 
     Raises `InvalidValue` for a simulation that cannot be made. Called by the poller.
     """
     if spec.report == "local":
-        return LocalSource()
+        return LocalSource(models=spec.models)
     if spec.report.startswith("simulated:"):
-        return SimulatedSource(spec.name, spec.report, claims)
+        return SimulatedSource(spec.name, spec.report, claims, spec.models)
     return HttpSource(spec)
 
 
@@ -254,4 +255,5 @@ def _sight(path: Path | None) -> _Sight:
 
 def _ways_to_ask(spec: NodeSpec) -> tuple[object, ...]:
     """The parts of an entry that a polling task depends on."""
-    return spec.report, spec.report_token_file, spec.monitor_period, spec.timeout, spec.stale_after, spec.docker
+    timing = spec.monitor_period, spec.timeout, spec.stale_after
+    return spec.report, spec.report_token_file, timing, spec.docker, spec.models

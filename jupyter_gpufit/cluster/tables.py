@@ -1,4 +1,4 @@
-"""The cluster as pandas DataFrames: for `%gpufit nodes | gpus | allocations`, and for whoever computes with them.
+"""The cluster as pandas DataFrames: for `%gpufit nodes`, `gpus`, `models`, `allocations`, and for whoever computes.
 
 Columns and dtypes are always the same, also of an empty table; unknown is `<NA>`, never zero. Sizes are integer bytes,
 times UTC. `style` and `texts` are the same for people, `telling` the columns of it that tell them something.
@@ -16,6 +16,8 @@ import msgspec
 
 from ..memory import format_memory
 from ..models import Allocation, Node
+from ..reporting.model_store import LAST_MOMENT
+from .pictures import Picture, Public
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,16 +26,21 @@ if TYPE_CHECKING:
 __all__ = [
     "ALLOCATION_COLUMNS",
     "GPU_COLUMNS",
+    "MODEL_COLUMNS",
     "NODE_COLUMNS",
     "allocations",
     "gpus",
+    "models",
     "nodes",
     "style",
     "telling",
     "texts",
+    "usage",
+    "usage_picture",
 ]
 
 _TIME: Final = "datetime64[ns, UTC]"
+_LONGEST_JOB: Final = 60  # characters
 
 NODE_COLUMNS: Final = {
     "node": "string",
@@ -74,12 +81,22 @@ GPU_COLUMNS: Final = {
     "allocations": "string",  # ids, separated by blanks
 }
 
+MODEL_COLUMNS: Final = {
+    "node": "string",
+    "name": "string",
+    "size": "Int64",  # bytes
+    "modified": _TIME,  # by the node's clock
+}
+
 ALLOCATION_COLUMNS: Final = {
     "name": "string",
     "state": "string",
     "node": "string",
     "gpus": "Int64",
     "memory": "Int64",  # bytes, of all of them
+    "job": "string",  # what it runs, and its point in a sweep; none: a kernel
+    "attempt": "Int64",
+    "exit_code": "Int64",
     "owner": "string",
     "created": _TIME,
     "expires": _TIME,
@@ -107,10 +124,44 @@ def gpus(nodes: Iterable[Node | Mapping[str, Any]]) -> pd.DataFrame:
     return _frame([row for node in nodes for row in _gpu_rows(_node(node))], GPU_COLUMNS)
 
 
+def models(nodes: Iterable[Node | Mapping[str, Any]]) -> pd.DataFrame:
+    """One row per model in the model stores of `nodes` (`MODEL_COLUMNS`), by node and name."""
+    return _frame([row for node in nodes for row in _model_rows(_node(node))], MODEL_COLUMNS)
+
+
 def allocations(allocations: Iterable[Allocation | Mapping[str, Any]]) -> pd.DataFrame:
     """One row per allocation (`ALLOCATION_COLUMNS`). A mapping is `Allocation.public()`, as REST gives it."""
     rows = [each.public() if isinstance(each, Allocation) else each for each in allocations]
     return _frame([_allocation_row(row) for row in rows], ALLOCATION_COLUMNS)
+
+
+def usage(series: Mapping[str, Any] | Public) -> pd.DataFrame:
+    """One row per sample (or some that have been merged: the most memory, the mean utilisation) of one allocation, by
+    UTC time; for each of its GPUs a column `memory_0` (bytes; `Int64`) and `utilization_0` (percent; `Float64`).
+
+    `.attrs` has its `sentence`, and of each GPU `uuids` and `asked` (bytes). `series` is a `UsageSeries`, or what REST
+    gives of it. `usage_picture` shows it; where matplotlib is installed, so does `.plot()`.
+    """
+    import pandas as pd
+
+    public = series if isinstance(series, Mapping) else series.public()
+    columns: dict[str, pd.Series[Any]] = {}
+    for at, gpu in enumerate(public["gpus"]):
+        columns[f"memory_{at}"] = pd.Series(gpu["memory"], dtype="Int64")
+        columns[f"utilization_{at}"] = pd.Series(gpu["utilization"], dtype="Float64")
+    times = pd.to_datetime(pd.Series(public["times"], dtype="Float64"), unit="s", utc=True).astype(_TIME)
+    table = pd.DataFrame(columns, columns=list(columns)).set_index(pd.DatetimeIndex(times, name="time"))
+    table.attrs = {
+        "sentence": public["sentence"],
+        "uuids": [gpu["uuid"] for gpu in public["gpus"]],
+        "asked": [gpu["asked"] for gpu in public["gpus"]],
+    }
+    return table
+
+
+def usage_picture(series: Mapping[str, Any] | Public) -> Picture:
+    """The same as lines, for a notebook; needs neither pandas nor matplotlib. `series`: as for `usage`."""
+    return Picture(series if isinstance(series, Mapping) else series.public())
 
 
 # --- rows
@@ -153,11 +204,26 @@ def _gpu_rows(node: Node) -> list[dict[str, Any]]:
     ]
 
 
+def _model_rows(node: Node) -> list[dict[str, Any]]:
+    return [
+        {
+            "node": node.name,
+            "name": model.name,
+            "size": model.size,
+            "modified": model.modified if model.modified is not None and 0 <= model.modified <= LAST_MOMENT else None,
+        }
+        for model in sorted(node.models or (), key=lambda model: model.name)
+    ]
+
+
 def _allocation_row(public: Mapping[str, Any]) -> dict[str, Any]:
     uuids, memory = public["gpus"], public["memory"]
     same = ("name", "state", "node", "owner", "created", "expires", "ended", "reason", "message", "id", "kernel_id")
     return {
         **{column: public.get(column) for column in same},
+        "job": None if (job := public.get("job")) is None else _job(job),
+        "attempt": None if job is None else public.get("attempt") or None,
+        "exit_code": public.get("exit_code"),
         "warning": public.get("warning"),
         "image": public.get("image"),
         "shared": public.get("shared"),
@@ -167,6 +233,11 @@ def _allocation_row(public: Mapping[str, Any]) -> dict[str, Any]:
         "memory": sum(memory) if uuids else None,
         "uuids": " ".join(uuids),
     }
+
+
+def _job(job: Mapping[str, Any]) -> str:
+    text = " ".join([job["run"], *(f"{name}={value}" for name, value in job["sweep"].items())])
+    return text if len(text) <= _LONGEST_JOB else f"{text[: _LONGEST_JOB - 1]}…"
 
 
 def _sum(sizes: Iterable[int | None]) -> int | None:
@@ -202,6 +273,7 @@ _ORDINARY: Final = {
     "shareable": False,
     "shared": False,
     "priority": 0,
+    "attempt": 1,
     "labels": "{}",
 }
 """A column that says this in every row says nothing."""
@@ -227,7 +299,7 @@ def texts(table: pd.DataFrame) -> list[list[str]]:
 
 
 def style(table: pd.DataFrame) -> Styler:
-    """`table` (one of the three) for people: sizes in GiB, bars for memory and utilisation, `?` for unknown.
+    """`table` (one of these) for people: sizes in GiB, bars for memory and utilisation, `?` for unknown.
 
     What nodes wrote of themselves is escaped. Works with light and dark themes.
     """
@@ -251,8 +323,8 @@ def style(table: pd.DataFrame) -> Styler:
 
 def _formats(table: pd.DataFrame) -> dict[str, Any]:
     formats: dict[str, Any] = {
-        **dict.fromkeys(("memory_total", "memory_free", "memory_used", "memory"), _gib),
-        **dict.fromkeys(("created", "expires", "ended"), _moment),
+        **dict.fromkeys(("memory_total", "memory_free", "memory_used", "memory", "size"), _gib),
+        **dict.fromkeys(("created", "expires", "ended", "modified"), _moment),
         **dict.fromkeys((column for column in table.columns if str(table.dtypes[column]) == "boolean"), _mark),
         "utilization": "{:.0f} %".format,
         "temperature": "{:.0f} °C".format,

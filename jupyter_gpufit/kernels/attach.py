@@ -402,6 +402,11 @@ class Attachments:
 
 
 def _check_live(allocation: Allocation) -> None:
-    """Raises `Conflict` for one that no notebook can be attached to any more."""
+    """Raises `Conflict` for one that no notebook can be attached to, or not any more."""
+    if allocation.request.job is not None:
+        raise Conflict(
+            f"{allocation.name!r} is a job, and has no kernel to attach to; %gpufit logs -f {allocation.name} shows "
+            "what it prints"
+        )
     if allocation.state in _OVER:
         raise Conflict(f"allocation {allocation.name!r} is {allocation.state}; attach to another one")

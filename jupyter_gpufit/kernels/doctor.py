@@ -34,6 +34,7 @@ from ..launching.base import make_launcher
 from ..launching.engine import Engine
 from ..launching.worker import Worker
 from ..models import Endpoint, Gpu, Launch, Report, Unit
+from ..scheduling.logs import text_of
 from .answer import wait_for_answer
 from .bootstrap import contents, look
 from .bootstrap.launch import ENCRYPTS_SINCE
@@ -282,7 +283,7 @@ class _Examination:
             try:
                 chosen = await wait_for_answer(infos, KERNEL_WITHIN, fate)
             except LaunchError as error:
-                error.details["logs"] = await launcher.logs(unit, _LOG_LINES)
+                error.details["logs"] = text_of(await launcher.logs(unit, _LOG_LINES))
                 raise
             how = "encrypted" if "curve_publickey" in infos[chosen] else "in plaintext"
             self._add(right("kernel", f"it answers, {how}, {time.monotonic() - began:.1f} s after the request"))
@@ -346,7 +347,7 @@ async def _first_words(launcher: Launcher, unit: Unit) -> _Look:
     async with asyncio.timeout(STARTS_WITHIN):
         while True:
             ended = launcher.exit_code(unit) is not None
-            logs = await launcher.logs(unit, _LOG_LINES)
+            logs = text_of(await launcher.logs(unit, _LOG_LINES))
             for line in logs.splitlines():
                 if line.startswith(look.SAYS):
                     return _understood(line.removeprefix(look.SAYS))

@@ -157,7 +157,7 @@ class Grant:
         """`sentence` on how the kernel ended, and what its unit printed last, as far as that can be had."""
         try:
             async with asyncio.timeout(ANSWER_WITHIN):
-                log = await self._lease.ask(lambda scheduler: scheduler.logs(self.id, _LOG_LINES))
+                log = (await self._lease.ask(lambda scheduler: scheduler.logs(self.id, _LOG_LINES))).text
         except (GpufitError, TimeoutError) as error:
             self._log.debug("no log of %s: %s", self.id, error)
             log = ""
@@ -182,7 +182,7 @@ class Grant:
             async with asyncio.timeout(ANSWER_WITHIN):
                 while not log and not over:
                     over = (await self._look()).state is State.ENDED
-                    log = await self._lease.ask(lambda scheduler: scheduler.logs(self.id, _LOG_LINES))
+                    log = (await self._lease.ask(lambda scheduler: scheduler.logs(self.id, _LOG_LINES))).text
                     await asyncio.sleep(0 if log or over else _LOOK_EVERY)
         except (GpufitError, TimeoutError) as error:
             self._log.debug("no log of %s: %s", self.id, error)

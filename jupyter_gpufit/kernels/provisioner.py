@@ -21,16 +21,18 @@ import signal
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+import msgspec
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.ioloop.manager import AsyncIOLoopKernelManager
 from traitlets import Any as AnyTrait
 from traitlets import Float, List, Unicode
 
 from ..errors import Cancelled, GpufitError, Unavailable
-from ..models import EndReason, Unit
+from ..models import EndReason, Request, Unit
 from ..scheduling.api import Scheduler
 from .answer import wait_for_answer
 from .bootstrap import contents
+from .bootstrap.guard import guard_env
 from .connection import Keys, connection_file, connection_info, make_keys, without_encryption
 from .grant import ANSWER_WITHIN, Grant
 from .hearing import Hearing
@@ -62,9 +64,20 @@ class GpufitProvisioner(Hearing):
     ).tag(config=True)
     priority = AnyTrait(None, allow_none=True, help="Place in the queue. $GPUFIT_PRIORITY overrules.").tag(config=True)
     node = AnyTrait(None, allow_none=True, help="Only this node (a glob). $GPUFIT_NODE overrules.").tag(config=True)
-    model = AnyTrait(None, allow_none=True, help="Only GPUs of this model (a glob). $GPUFIT_MODEL overrules.").tag(
-        config=True
-    )
+    gpu_model = AnyTrait(
+        None, allow_none=True, help="Only GPUs of this model (a glob). $GPUFIT_GPU_MODEL overrules."
+    ).tag(config=True)
+    model = AnyTrait(
+        None,
+        allow_none=True,
+        help="A model of the nodes' stores: rather on a node that has it. $GPUFIT_MODEL overrules.",
+    ).tag(config=True)
+    require_model = AnyTrait(
+        None, allow_none=True, help="... only on such a node. $GPUFIT_REQUIRE_MODEL overrules."
+    ).tag(config=True)
+    write_models = AnyTrait(
+        None, allow_none=True, help="The node's models can be written, too. $GPUFIT_WRITE_MODELS overrules."
+    ).tag(config=True)
     name = AnyTrait(None, allow_none=True, help="Name of the allocation. $GPUFIT_NAME overrules.").tag(config=True)
     shared = AnyTrait(
         None, allow_none=True, help="May share GPUs with other shared allocations. $GPUFIT_SHARED overrules."
@@ -82,7 +95,7 @@ class GpufitProvisioner(Hearing):
     ).tag(config=True)
     env_passthrough = List(
         Unicode(),
-        ["JPY_SESSION_NAME"],
+        ["JPY_SESSION_NAME", "GPUFIT_MEMORY_GUARD"],
         help="Variables (globs) of the server's environment that kernels get, besides the kernelspec's `env`.",
     ).tag(config=True)
 
@@ -113,7 +126,7 @@ class GpufitProvisioner(Hearing):
         spec_env = {name: kwargs["env"][name] for name in self.kernel_spec.env}
         try:
             if self._grant is None:
-                grant = self._grant = await self._allocate({**spec_env, **given})
+                grant = self._grant = await self._allocate({**spec_env, **given}, kwargs.get("cwd"))
                 if await self._resume(grant):
                     return kwargs | {"cmd": [], "env": given}
                 prepared = grant.prepared()
@@ -147,7 +160,8 @@ class GpufitProvisioner(Hearing):
             name = getattr(self.parent, "kernel_name", "gpufit")
             shown = contents.notice(self._last_words)
             files = contents.files(self._connection_name, connection_file(keys, unit, name), shown)
-            env = {**kwargs.get("env", {}), **contents.environment(grant.allocation, self._direct)}
+            env = {**guard_env(grant.allocation), **kwargs.get("env", {})}
+            env |= contents.environment(grant.allocation, self._direct)
             endpoint = await grant.launch(cmd, files, env)
             candidates = [keys, *([without_encryption(keys)] if contents.ALLOW_PLAINTEXT in cmd else [])]
             infos = [connection_info(candidate, endpoint) for candidate in candidates]
@@ -262,17 +276,22 @@ class GpufitProvisioner(Hearing):
 
     # --- parts of a start
 
-    async def _allocate(self, environment: dict[str, str]) -> Grant:
-        granted = "" if "GPUFIT_ATTACHED" in environment else environment.get("GPUFIT_ALLOCATION", "")
+    async def _allocate(self, environment: dict[str, str], cwd: str | None) -> Grant:
+        inside = "GPUFIT_ATTACHED" in environment or "GPUFIT_JOB" in environment
+        granted = "" if inside else environment.get("GPUFIT_ALLOCATION", "")
         self._direct = not granted
         if granted:
             return await Grant.given(granted, self.log)
         config = {wish: getattr(self, "wait_time" if wish == "wait" else wish) for wish in WISHES}
-        return await Grant.asked(request_from(config, environment), self.kernel_id, self.log)
+        request = _in_folder(request_from(config, environment), cwd)
+        return await Grant.asked(request, self.kernel_id, self.log)
 
     async def _command(self, grant: Grant, argv: list[str], cwd: str | None) -> list[str]:
         spec = await grant.spec()
         same = [mount.target for mount in spec.mounts if mount.source == mount.target]
+        folder = grant.allocation.request.folder
+        if cwd is not None and folder is not None and spec.shares(folder):
+            same.append(folder)
         there = cwd is not None and (
             spec.launcher == "process" or any(os.path.commonpath([target, cwd]) == target for target in same)
         )
@@ -341,3 +360,10 @@ class GpufitProvisioner(Hearing):
 
         asyncio.get_running_loop().call_soon(tell)
         self._spawn(self._close_watch())
+
+
+def _in_folder(request: Request, cwd: str | None) -> Request:
+    """With the kernel's directory: it is mounted where the node has it, too."""
+    if cwd is None or not os.path.isabs(cwd):
+        return request
+    return msgspec.structs.replace(request, folder=os.path.normpath(cwd))

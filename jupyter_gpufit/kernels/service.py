@@ -22,6 +22,8 @@ from ..cluster.poller import Poller
 from ..diagnosis import Diagnosis
 from ..errors import StoreError
 from ..inventory import NodeSpec
+from ..jobs.host import LocalJobHost
+from ..jobs.transfers import Transfers
 from ..launching.base import make_launcher
 from ..models import Node, State
 from ..scheduling.api import Scheduler
@@ -44,15 +46,25 @@ _FIRST_REPORTS = 5.0  # s; the longest that a first placement waits for nodes th
 class Service:
     """What `open_service` opened. Lives on the event loop that it was opened on."""
 
-    def __init__(self, scheduler: LocalScheduler, cache: Cache, poller: Poller, host: KernelHost, owner: str) -> None:
+    def __init__(
+        self,
+        scheduler: LocalScheduler,
+        cache: Cache,
+        poller: Poller,
+        host: KernelHost,
+        owner: str,
+        jobs: LocalJobHost,
+        transfers: Transfers,
+    ) -> None:
         self.scheduler: Scheduler = scheduler
         self.host = host
+        self.transfers = transfers
         self.owner = owner
         """Whose allocations those are that kernels make by themselves."""
         self.loop = asyncio.get_running_loop()
         self.closers: set[Callable[[], Awaitable[None]]] = set()
         """What else has to be closed on this loop, at the latest when the service is."""
-        self._scheduler, self._cache, self._poller = scheduler, cache, poller
+        self._scheduler, self._cache, self._poller, self._jobs = scheduler, cache, poller, jobs
         self._notices = Notices(host.connection_info if isinstance(host, ServerKernelHost) else lambda kernel_id: None)
         scheduler.subscribe(self._notices.follow)
 
@@ -101,6 +113,7 @@ class Service:
         async with AsyncExitStack() as undo:  # from the last to the first, whatever one of them raises
             # A kernel that was about to start must find this service, and be told that it is closed.
             undo.callback(_by_loop.pop, self.loop, None)
+            undo.callback(self._jobs.close)
             undo.push_async_callback(self._poller.stop)
             if isinstance(self.host, ServerKernelHost):
                 if keep:  # those that were still being taken back
@@ -110,6 +123,7 @@ class Service:
             undo.push_async_callback(self._scheduler.close, release=not keep)
             if keep and isinstance(self.host, ServerKernelHost):
                 undo.push_async_callback(self._let_go, self.host, self._kept())
+            undo.push_async_callback(self.transfers.close)
             while self.closers:
                 await self.closers.pop()()
 
@@ -145,10 +159,15 @@ async def open_service(
     host = OwnKernelHost() if host is None else host
     cache = Cache()
     poller = Poller(cache, find=lambda: inventories.find(inventory))
+    config = config or Config()
+    jobs = LocalJobHost(store, lambda: cache.inventory.nodes, log=log, config=config)
     scheduler = LocalScheduler(
-        cache, make_launcher, host, store=store, embedded=embedded, log=log, config=config or Config()
+        cache, make_launcher, host, jobs=jobs, store=store, embedded=embedded, log=log, config=config
     )
-    service = Service(scheduler, cache, poller, host, owner or default_owner())
+    transfers = Transfers(
+        scheduler, cache.spec, store, upload_limit=jobs.upload_limit, download_limit=jobs.outputs_limit
+    )
+    service = Service(scheduler, cache, poller, host, owner or default_owner(), jobs, transfers)
     try:
         await poller.start()
         await scheduler.open()

@@ -61,7 +61,10 @@ WISHES: Mapping[str, Callable[[str], Any]] = {
     "wait": str,
     "priority": _priority,
     "node": str,
+    "gpu_model": str,
     "model": str,
+    "require_model": _flag,
+    "write_models": _flag,
     "name": str,
     "shared": _flag,
     "labels": _labels,
@@ -75,7 +78,7 @@ def variable(wish: str) -> str:
 
 
 # What else of these names means something to us, so that it is no wish with a slip of the pen.
-_OTHERS = ("ALLOCATION", "ATTACHED", "CLAIMS_DIR", "DIRECT", "INVENTORY", "TOKEN", "UNIT")
+_OTHERS = ("ALLOCATION", "ATTACHED", "CLAIMS_DIR", "DIRECT", "INVENTORY", "MEMORY_GUARD", "TOKEN", "UNIT")
 _ALIKE = 0.6  # of difflib: GPU is like GPUS, MEM like MEMORY
 
 
@@ -99,8 +102,8 @@ def request_from(config: Mapping[str, Any], environment: Mapping[str, str]) -> R
     Called by the provisioner before a kernel's first launch. Raises `InvalidValue`, naming the variable, or the
     kernelspec.
     """
-    # In a kernel that runs on GPUs, variables of the same names say what it *holds*.
-    inherited = "GPUFIT_ATTACHED" in environment
+    # In a kernel (or job) that runs on GPUs, variables of the same names say what it *holds*.
+    inherited = "GPUFIT_ATTACHED" in environment or "GPUFIT_JOB" in environment
     if not inherited:
         _refuse_slips(environment)
     wished = {wish: value for wish, value in config.items() if value is not None}

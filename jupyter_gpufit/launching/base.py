@@ -3,18 +3,25 @@
 The parts of this room, and who uses them:
 
     make_launcher(spec) ─┬─ docker.DockerLauncher     containers of one engine
-                         │     engine, dial (its client) · containers, labels, users (what is made) · pulling · removing
+                         │     engine, dial (its client) · containers, labels, users (what is made) · pulling
+                         │     prepared (what is known of one) · files, asking (in and out of it) · halting, removing
                          │     events → states (what is known without asking)
                          └─ process.ProcessLauncher   processes on this machine
-                               supervisor, line (our end) · supervise (its end) · directory (all claims) · ports
-    both                       claims (what fits together) · worker (the node's own threads)
+                               supervisor, line (our end) · supervise (its end) · ports
+                               directory (all claims), sweeping (what was left)
+    both                       claims (what fits together) · worker (the node's own threads) · printed (logs)
+                               carrying, tarring (files in and out)
+    for the doctor             examine
 """
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
 
 from ..errors import ImageRefused
 from ..inventory import NodeSpec
@@ -29,6 +36,7 @@ __all__ = [
     "KEPT",
     "LOG_LINES",
     "SETTLES_WITHIN",
+    "Places",
     "check_image",
     "describe_end",
     "environment",
@@ -76,9 +84,20 @@ def environment(source: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in source.items() if name in _PASSED or name.startswith("LC_")}
 
 
-def fill_in(text: str, gpufit: str) -> str:
-    """`text` of a command or an environment with the unit's gpufit directory put in."""
-    return text.replace("{gpufit}", gpufit)
+class Places(Struct, frozen=True):
+    """A unit's directories, as what runs in it has them."""
+
+    gpufit: str
+    """`{gpufit}`: its files (`Launcher.start`)."""
+    work: str
+    """`{work}`: where it works."""
+    outputs: str
+    """`{outputs}`: what a job makes, and gets to keep."""
+
+
+def fill_in(text: str, places: Places) -> str:
+    """`text` of a command, an environment or a path, with the unit's directories put in."""
+    return re.sub(r"\{(gpufit|work|outputs)\}", lambda match: str(getattr(places, match[1])), text)
 
 
 def keep(known: dict[str, T], key: str, value: T) -> None:

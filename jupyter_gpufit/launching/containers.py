@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import io
 import ipaddress
+import os
 import shlex
 import tarfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from msgspec import Struct
@@ -20,23 +22,35 @@ from ..errors import LaunchError, NodeUnfit
 from ..inventory import MODELS, NodeSpec
 from ..models import Launch, Unit
 from . import labels
-from .base import IMAGE_UNUSABLE, fill_in
+from .base import IMAGE_UNUSABLE, Places, fill_in
 
 __all__ = [
     "GPUFIT",
+    "HOME",
+    "OUTPUTS",
     "PORTS",
+    "WORK",
     "Reach",
     "archive",
     "check_disk",
+    "check_folder",
     "create_body",
     "host_ports",
+    "ours",
     "reach",
     "run_script",
     "unit",
+    "why_not_made",
     "why_not_started",
 ]
 
 GPUFIT = "/gpufit"
+WORK = "/work"
+OUTPUTS = "/outputs"
+HOME = f"{GPUFIT}/home"
+"""Where a unit is at home whose user is not one of the image."""
+NAME = "gpufit"
+"""What that user is called, as far as programs ask the environment (some fail if nobody tells)."""
 PORTS = (52001, 52002, 52003, 52004, 52005)
 LOG_SIZE = "8m"
 CUDA_LIKE = [["gpu"]]
@@ -70,17 +84,58 @@ def reach(spec: NodeSpec) -> Reach:
     return Reach(str(address), str(address), True)
 
 
-def create_body(spec: NodeSpec, launch: Launch, image: str, bind: str) -> dict[str, Any]:
-    """The body of Docker's `POST /containers/create` for `launch`."""
+def ours() -> str:
+    """The user of this process, as Docker takes it: what is written to a mounted folder has to belong to them."""
+    return f"{os.getuid()}:{os.getgid()}"
+
+
+def check_folder(spec: NodeSpec, folder: str) -> str:
+    """What is to be mounted for `folder`: its real path, as a link could lead anywhere on the node. Blocks.
+
+    Raises `LaunchError` for one that cannot be mounted at its own path, whatever the node has there.
+    """
+    path = PurePosixPath(folder)
+    if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2 or path.parts[1] in ("proc", "sys", "dev"):
+        raise LaunchError(f"the folder {folder!r} cannot be mounted in a container; work in another one", logs="")
+    taken = [GPUFIT] if spec.models is None else [GPUFIT, MODELS]
+    if any(path.is_relative_to(place) for place in taken):
+        raise LaunchError(
+            f"the folder {folder!r} cannot be mounted: containers have something of their own there "
+            f"({' and '.join(taken)}); work in another one",
+            logs="",
+        )
+    real = os.path.realpath(folder)
+    if not (spec.shares(folder) and spec.shares(real)):
+        leads = "" if real == folder else f", to which {folder!r} leads,"
+        raise LaunchError(
+            f"the folder {real!r}{leads} is not shared with {spec.name}; add it to `shared` in gpufit.toml, if that "
+            "machine has it at the same path",
+            logs="",
+        )
+    return real
+
+
+def create_body(
+    spec: NodeSpec, launch: Launch, image: str, bind: str, source: str = "", us: str = ""
+) -> dict[str, Any]:
+    """The body of Docker's `POST /containers/create` for `launch`. With a folder: its real path is `source`, and the
+    unit's user `us` (default: itself; ours)."""
     wanted = launch.host_ports or ("",) * len(PORTS)
     ports = {
-        f"{port}/tcp": [{"HostIp": bind, "HostPort": str(given)}] for port, given in zip(PORTS, wanted, strict=True)
+        f"{port}/tcp": [{"HostIp": bind, "HostPort": str(given)}]
+        for port, given in zip(PORTS, wanted, strict=True)
+        if not launch.workspace  # a job has no kernel
     }
-    mounts = [_bind(mount.source, mount.target, mount.read_only) for mount in spec.mounts]
+    mounts = [
+        _bind(mount.source, mount.target, mount.read_only) for mount in spec.mounts if mount.target != launch.folder
+    ]
     environment = []
     if spec.models is not None:
-        mounts.append(_bind(spec.models, MODELS, True))
+        mounts.append(_bind(spec.models, MODELS, not (launch.write_models and spec.models_write)))
         environment.append(f"GPUFIT_MODELS={MODELS}")
+    if launch.folder is not None:
+        mounts.append(_bind(source or launch.folder, launch.folder, False))
+        environment += [f"HOME={HOME}", f"USER={NAME}", f"LOGNAME={NAME}"]
     if not launch.gpus:  # images made for CUDA say "all", and an engine whose default runtime is NVIDIA's obeys
         environment.append("NVIDIA_VISIBLE_DEVICES=void")
     host: dict[str, Any] = {
@@ -108,8 +163,11 @@ def create_body(spec: NodeSpec, launch: Launch, image: str, bind: str) -> dict[s
         "ExposedPorts": {port: {} for port in ports},
         "HostConfig": host,
     }
-    if spec.workdir is not None:
-        body["WorkingDir"] = spec.workdir
+    if (work := launch.folder or (WORK if launch.workspace else spec.workdir)) is not None:
+        body["WorkingDir"] = work
+    if launch.folder is not None:
+        body["User"] = us or ours()
+        host["GroupAdd"] = [str(group) for group in os.getgroups()]  # a folder may be a group's
     return body
 
 
@@ -130,11 +188,12 @@ def unit(spec: NodeSpec, id: str, name: str, allocation: str) -> Unit:
     )
 
 
-def run_script(command: Sequence[str], env: Mapping[str, str]) -> bytes:
-    """The shell script that becomes `command`, with `env` set."""
+def run_script(command: Sequence[str], env: Mapping[str, str], work: str = WORK) -> bytes:
+    """The shell script that becomes `command`, with `env` set; `work`: where it works."""
+    places = Places(GPUFIT, work, OUTPUTS)
     lines = ["#!/bin/sh", "exec 2>&1  # of two streams the engine does not keep the order"]
-    lines += [f"export {name}={shlex.quote(fill_in(value, GPUFIT))}" for name, value in env.items()]
-    words = [shlex.quote(fill_in(word, GPUFIT)) for word in command]
+    lines += [f"export {name}={shlex.quote(fill_in(value, places))}" for name, value in env.items()]
+    words = [shlex.quote(fill_in(word, places)) for word in command]
     if command[0] == "{python}":
         lines += [
             "python=$(command -v python3 || command -v python) || {",
@@ -148,8 +207,8 @@ def run_script(command: Sequence[str], env: Mapping[str, str]) -> bytes:
     return "\n".join((*lines, "")).encode()
 
 
-def archive(files: Mapping[str, bytes], owner: tuple[int, int] | None) -> bytes:
-    """`files` as a tar to unpack at `/`, theirs alone whose uid and gid is `owner`.
+def archive(files: Mapping[str, bytes], owner: tuple[int, int] | None, folders: Iterable[str] = ()) -> bytes:
+    """`files` as a tar to unpack at `/`, and `folders` (absolute), theirs alone whose uid and gid is `owner`.
 
     Without an owner (the image names a user that it does not have) everybody in the container may read and write them.
     """
@@ -168,16 +227,18 @@ def archive(files: Mapping[str, bytes], owner: tuple[int, int] | None) -> bytes:
 
         root = GPUFIT.strip("/")
         add(root, folder_mode, None)
-        folders: set[str] = set()
+        made: set[str] = set()
         for name, content in files.items():
             parts = name.split("/")
             if not all(parts) or ".." in parts:
                 raise LaunchError(f"file {name!r} would lie outside the unit's directory")
             for depth in range(1, len(parts)):
-                if (folder := "/".join(parts[:depth])) not in folders:
-                    folders.add(folder)
+                if (folder := "/".join(parts[:depth])) not in made:
+                    made.add(folder)
                     add(f"{root}/{folder}", folder_mode, None)
             add(f"{root}/{name}", file_mode, content)
+        for name in folders:
+            add(name.strip("/"), folder_mode, None)
     return buffer.getvalue()
 
 
@@ -197,6 +258,16 @@ def check_disk(node: str, words: str) -> None:
             f"the disk of {node} is full ({words.rstrip('.')}); free some there, for example by `docker system prune`",
             logs="",
         ) from None
+
+
+def why_not_made(words: str, node: str, folder: str) -> str:
+    """An engine's refusal to make a container, for people. `folder`: what of here was to be mounted."""
+    if folder and words.rstrip().endswith(f"bind source path does not exist: {folder}"):
+        return (
+            f"the folder {folder!r} is not on {node}, and gpufit.toml says that it is shared there; "
+            "see that it is mounted on that machine, or take it out of `shared`"
+        )
+    return f"{node} cannot make a container: {words}"
 
 
 def why_not_started(words: str, bind: str) -> str:

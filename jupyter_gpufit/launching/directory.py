@@ -71,6 +71,8 @@ class Record(Struct, frozen=True, kw_only=True):
     supervisor: Process | None = None
     directory: str = ""
     """The unit's own, once there is a supervisor; for its user alone."""
+    work: str = ""
+    """Where it works."""
 
     @property
     def lives(self) -> bool:

@@ -2,6 +2,7 @@
 
     prepare    image there, or pulled → container made, labelled with its claim → the engine's other claims looked at
     start      command, environment and files put in → started → its ports read back
+    halt       told to end, or killed; it stays, for what it made
     stop       killed, removed, and confirmed gone
     meanwhile  the event stream (events.py) keeps the table (states.py) that `exit_code` and `on_claims` answer from
 
@@ -17,24 +18,40 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 import docker
 import docker.errors
-from msgspec import Struct
 
-from ..errors import GpufitError, ImageRefused, LaunchError, NodeUnreachable
+from ..errors import GpufitError, ImageRefused, LaunchError, NodeUnreachable, NotFound
 from ..inventory import NodeSpec
 from ..models import Claim, Endpoint, Launch, Progress, Unit
+from ..scheduling.logs import Piece, text_of
 from ..scheduling.needs import KILLED, OnExit, OnProgress, OnTrouble
-from . import claims, labels
+from . import carrying, claims, labels
+from .asking import ask_printed
 from .base import IMAGE_REFUSED, LOG_LINES, SETTLES_WITHIN, check_image, describe_end, keep, refusal
-from .containers import archive, check_disk, create_body, host_ports, reach, run_script, unit, why_not_started
+from .containers import archive as pack
+from .containers import (
+    check_disk,
+    check_folder,
+    create_body,
+    host_ports,
+    reach,
+    run_script,
+    unit,
+    why_not_made,
+    why_not_started,
+)
 from .engine import Engine, said
 from .events import Listed, Silent, Watch, list_containers
+from .files import fetch, put
+from .halting import halt
+from .prepared import Image, Prepared, look_up, noted
 from .pulling import pull
 from .removing import remove
-from .states import Ended, Seen, Table, ended_meanwhile
+from .states import Ended, Seen, Table, ended_meanwhile, ended_unwatched, killed
 from .users import owner_of
 from .worker import Worker
 
@@ -46,18 +63,11 @@ T = TypeVar("T")
 LOOK_AGAIN_AFTER = claims.STALE_AFTER - 60
 """Seconds after making a container for which its first look at the others' claims holds good."""
 ANSWER_WITHIN = 4.0  # s for what a person waits for
+PRINTED_WITHIN = 20.0  # s for all that a container printed, which may be many MiB
 CLOSE_WITHIN = 5.0
-
-
-class _Prepared(Struct, frozen=True):
-    """What `start` has to know of a container that we made."""
-
-    claim: Claim
-    totals: dict[str, int]
-    image: str
-    user: str
-    made: float
-    """By our monotonic clock, before the engine was asked."""
+DOUBTED_FOR = 1.5
+"""Seconds for which the end of what was killed is kept back: a machine that is shut down may end its containers just
+before its engine."""
 
 
 class DockerLauncher:
@@ -71,12 +81,15 @@ class DockerLauncher:
         self._reach = reach(spec)
         self._engine = Engine(spec)
         self._worker = Worker(spec.name)
+        self._carriers = Worker(f"{spec.name}-files", carrying.THREADS)
+        self._halting = Worker(f"{spec.name}-halt")  # its own: it waits for programs, and must not wait for files
         self._table = Table()
         self._clock = 0.0  # the engine's clock less our monotonic one
-        self._prepared: dict[str, _Prepared] = {}
+        self._prepared: dict[str, Prepared] = {}
         self._quiet: set[str] = set()  # containers whose end is `start`'s to report, or no news yet
         self._stopping: set[str] = set()  # containers whose end is our own doing
         self._doomed: dict[str, str] = {}  # name → allocation, to remove when the engine answers again
+        self._doubted: dict[str, tuple[Unit, asyncio.TimerHandle]] = {}  # ends that may turn out to be the node's
         self._silent = False  # whether the engine did not answer when last asked
         self._claims: list[Claim] | None = None
         self._undoing: set[asyncio.Task[None]] = set()
@@ -107,12 +120,12 @@ class DockerLauncher:
     async def prepare(self, launch: Launch, on_progress: OnProgress) -> Unit:
         image = launch.image or self._spec.image
         check_image(self._spec, image)
-        user = await self._have(image, on_progress)
+        about = await self._have(image, on_progress)
         on_progress(Progress(phase="creating"))
         began = time.monotonic()
         made = await self._or_undo(self._worker.submit(lambda: self._create(launch, image)))
         claim = labels.decode(labels.encode(launch), made.id)
-        self._prepared[made.id] = _Prepared(claim, launch.totals, image, user, began)
+        self._prepared[made.id] = noted(self._spec, launch, claim, image, about, began)
         self._tell(self._table.happened(Seen(unit=made, claim=claim, state="created")))
         return made
 
@@ -120,8 +133,7 @@ class DockerLauncher:
         self, unit: Unit, command: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str]
     ) -> Endpoint:
         self._quiet.add(unit.id)
-        content = {**files, "run": run_script(command, env)}
-        ports = await self._or_undo(self._worker.submit(lambda: self._start(unit, content)), unit)
+        ports = await self._or_undo(self._worker.submit(lambda: self._start(unit, command, files, env)), unit)
         self._prepared.pop(unit.id, None)
         asyncio.get_running_loop().call_later(SETTLES_WITHIN, self._started, unit)
         return Endpoint(host=self._reach.host, ports=ports)
@@ -134,6 +146,44 @@ class DockerLauncher:
         end = self._table.end_of(unit)
         return "" if end is None else end.sentence
 
+    def failed_with_node(self, unit: Unit) -> bool:
+        end = self._table.end_of(unit)
+        return end is not None and end.with_node
+
+    async def put(self, unit: Unit, archive: Path, on_progress: OnProgress, into: str = "") -> None:
+        def call(carrier: carrying.Carrier) -> None:
+            with self._engine.answering():
+                client = self._engine.client()
+                try:
+                    known = self._prepared.get(unit.id) or look_up(client, unit)
+                    owner = owner_of(client, unit.id, known.user)
+                except docker.errors.APIError:
+                    raise LaunchError(f"files cannot be put: {unit.name} on {self.node} is gone", logs="") from None
+            target = known.place(into)
+            made = next((folder for folder in known.folders if PurePosixPath(target).is_relative_to(folder)), None)
+            put(self._engine, unit, archive, target, owner, made, carrier)
+
+        await carrying.carry(self._carriers, "uploading", on_progress, call)
+
+    async def fetch(self, unit: Unit, path: str, archive: Path, limit: int, on_progress: OnProgress) -> None:
+        def call(carrier: carrying.Carrier) -> None:
+            with self._engine.answering():
+                try:
+                    place = look_up(self._engine.client(), unit).place(path)
+                except docker.errors.APIError:
+                    raise NotFound(f"there is no {path!r}: {unit.name} is gone") from None
+            fetch(self._engine, unit, place, archive, limit, carrier)
+
+        await carrying.carry(self._carriers, "collecting", on_progress, call)
+
+    async def halt(self, unit: Unit, grace: float) -> None:
+        self._stopping.add(unit.id)
+        seen = await asyncio.wrap_future(
+            self._halting.submit(lambda: halt(self._engine, self._spec, unit, grace)),
+        )
+        if seen is not None:
+            self._tell(self._table.happened(seen))
+
     async def interrupt(self, unit: Unit) -> None:
         await self._answer(lambda: self._interrupt(unit))
 
@@ -142,8 +192,12 @@ class DockerLauncher:
         await asyncio.wrap_future(self._worker.submit(lambda: remove(self._engine, unit.id, grace)))
         self._forget(unit)
 
-    async def logs(self, unit: Unit, tail: int | None = None) -> str:
-        return await self._answer(lambda: self._logs(unit, tail))
+    async def logs(self, unit: Unit, tail: int | None = None, after: str = "") -> Sequence[Piece]:
+        def ask() -> Sequence[Piece]:
+            with self._engine.answering():
+                return ask_printed(self._engine.client(), unit.id, tail, after)
+
+        return await self._answer(ask, ANSWER_WITHIN if tail or after else PRINTED_WITHIN)
 
     async def units(self) -> Sequence[tuple[Unit, Claim]]:
         def ask() -> list[Seen]:
@@ -155,9 +209,13 @@ class DockerLauncher:
     async def close(self) -> None:
         if self._watch is not None:
             self._watch.hang_up()
+        for _, later in self._doubted.values():
+            later.cancel()
         if self._undoing:
             await asyncio.wait(self._undoing, timeout=CLOSE_WITHIN)
         await self._worker.close()
+        await self._carriers.close()
+        await self._halting.close()
         for _ in range(100):
             if self._watch is None or self._watch.ended:
                 break
@@ -166,30 +224,30 @@ class DockerLauncher:
 
     # --- the image
 
-    async def _have(self, image: str, on_progress: OnProgress) -> str:
-        """See that the node has `image`, and return the user it runs as."""
+    async def _have(self, image: str, on_progress: OnProgress) -> Image:
+        """See that the node has `image`, and return what it says of itself."""
         if self._spec.pull == "always":
             await pull(self._engine, image, on_progress)
-        user = await self._image_user(image)
-        if user is None and self._spec.pull == "missing":
+        about = await self._about(image)
+        if about is None and self._spec.pull == "missing":
             await pull(self._engine, image, on_progress)
-            user = await self._image_user(image)
-        if user is None:
+            about = await self._about(image)
+        if about is None:
             raise ImageRefused(
                 f"node {self.node} does not have image {image!r}, and gpufit.toml says pull = {self._spec.pull!r}; "
                 f"run `docker pull {image}` on it, or set pull = 'missing'",
                 image=image,
             )
-        return user
+        return about
 
-    async def _image_user(self, image: str) -> str | None:
-        def ask() -> str | None:
+    async def _about(self, image: str) -> Image | None:
+        def ask() -> Image | None:
             with self._engine.answering():
                 try:
                     config = self._engine.client().inspect_image(image).get("Config") or {}
                 except docker.errors.ImageNotFound:
                     return None
-            return str(config.get("User") or "")
+            return Image(config.get("User") or "", config.get("WorkingDir") or "/")
 
         return await asyncio.wrap_future(self._worker.submit(ask))
 
@@ -197,7 +255,8 @@ class DockerLauncher:
 
     def _create(self, launch: Launch, image: str) -> Unit:
         """Make the container, then look at the others' claims (the protocol of claims.py)."""
-        body = create_body(self._spec, launch, image, self._reach.bind)
+        source = "" if launch.folder is None else check_folder(self._spec, launch.folder)
+        body = create_body(self._spec, launch, image, self._reach.bind, source)
         with self._engine.answering():
             client = self._engine.client()
         try:
@@ -205,7 +264,7 @@ class DockerLauncher:
                 made = client.create_container_from_config(body, launch.name)["Id"]
         except docker.errors.APIError as error:
             check_disk(self.node, why := said(error))
-            raise LaunchError(f"{self.node} cannot make a container: {why}") from None
+            raise LaunchError(why_not_made(why, self.node, source)) from None
         except NodeUnreachable:
             keep(self._doomed, launch.name, launch.allocation)  # perhaps it was made, and only the answer is lost
             raise
@@ -229,14 +288,17 @@ class DockerLauncher:
         ages = ((seen, 0.0 if now is None or seen.created is None else now - seen.created) for seen in others)
         claims.check(mine, [seen.claim for seen, age in ages if claims.holds(seen.state, age)], totals, self.node)
 
-    def _start(self, unit: Unit, content: Mapping[str, bytes]) -> tuple[int, ...]:
+    def _start(
+        self, unit: Unit, command: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str]
+    ) -> tuple[int, ...]:
         known = self._prepared.get(unit.id)
         try:
             with self._engine.answering():
                 client = self._engine.client()
                 if known is None:  # made by the server before us
-                    known = self._look_up(client, unit)
-                packed = archive(content, owner_of(client, unit.id, known.user))
+                    known = look_up(client, unit)
+                content = {**files, "run": run_script(command, env, known.work)}
+                packed = pack(content, owner_of(client, unit.id, known.user), known.folders)
                 if time.monotonic() - known.made < LOOK_AGAIN_AFTER:
                     client.put_archive(unit.id, "/", packed)
                     client.start(unit.id)
@@ -246,6 +308,8 @@ class DockerLauncher:
                     client.start(unit.id)
                     self._check_claims(known.claim, known.totals)
                     client.put_archive(unit.id, "/", packed)
+                if known.plain:
+                    return ()
                 inspected = client.inspect_container(unit.id)
                 state = inspected["State"]
                 if state["Running"]:
@@ -256,13 +320,9 @@ class DockerLauncher:
             why = why_not_started(words, self._reach.bind)
             raise LaunchError(f"{unit.name} cannot be started on {self.node}: {why}", logs="") from None
 
-    def _look_up(self, client: Any, unit: Unit) -> _Prepared:
-        config = client.inspect_container(unit.id)["Config"]
-        claim = labels.decode(config["Labels"], unit.id)
-        return _Prepared(claim, {}, config["Image"], config["User"], time.monotonic() - claims.STALE_AFTER)
-
     def _ended_early(self, unit: Unit, image: str, code: int, memory: bool) -> LaunchError:
-        logs = self._logs(unit, LOG_LINES)
+        with self._engine.answering():
+            logs = text_of(ask_printed(self._engine.client(), unit.id, LOG_LINES))
         if code in IMAGE_REFUSED and (why := refusal(logs.splitlines())):
             return ImageRefused(f"image {image!r} cannot be used: {why}", image=image, logs=logs)
         how = describe_end(code, memory=memory and code == KILLED, limit=self._spec.ram)
@@ -278,21 +338,13 @@ class DockerLauncher:
             made = client.exec_create(unit.id, ["/bin/sh", "-c", "kill -INT -1"], stdout=False, stderr=False)
             client.exec_start(made["Id"], detach=True)
 
-    def _logs(self, unit: Unit, tail: int | None) -> str:
-        with self._engine.answering():
-            try:
-                data = self._engine.client().logs(unit.id, tail="all" if tail is None else tail)
-            except docker.errors.APIError:  # it is gone
-                return ""
-        return str(data.decode("utf-8", "replace"))
-
     # --- on the loop
 
-    async def _answer(self, call: Callable[[], T]) -> T:
+    async def _answer(self, call: Callable[[], T], within: float = ANSWER_WITHIN) -> T:
         try:
-            return await self._worker.run(call, ANSWER_WITHIN)
+            return await self._worker.run(call, within)
         except TimeoutError:
-            raise NodeUnreachable(f"{self.node} does not answer within {ANSWER_WITHIN:.0f} s") from None
+            raise NodeUnreachable(f"{self.node} does not answer within {within:.0f} s") from None
 
     async def _or_undo(self, job: Future[T], unit: Unit | None = None) -> T:
         """The result of `job`. If it fails, or we are cancelled: let it end, then remove `unit`, or what it made."""
@@ -318,6 +370,18 @@ class DockerLauncher:
                 log.warning("undoing a launch on %s, again when it answers: %s", self.node, error)
                 keep(self._doomed, made.name, made.allocation)
 
+    def _doubt(self, end: Ended) -> None:
+        """Tell it in a moment, unless the engine falls silent before."""
+        if end.unit.id not in self._doubted:
+            later = asyncio.get_running_loop().call_later(DOUBTED_FOR, self._told, end)
+            self._doubted[end.unit.id] = (end.unit, later)
+
+    def _told(self, end: Ended) -> None:
+        if (doubted := self._doubted.pop(end.unit.id, None)) is not None:
+            doubted[1].cancel()
+        if self._on_exit is not None and end.unit.id not in self._quiet | self._stopping:
+            self._on_exit(end.unit, end.code, end.sentence)
+
     def _started(self, unit: Unit) -> None:
         """From now on its end is news; also if that came meanwhile."""
         if unit.id not in self._stopping:
@@ -335,14 +399,17 @@ class DockerLauncher:
     def _hear(self, news: Listed | Seen | Silent) -> None:
         if isinstance(news, Silent):
             self._silent = True
+            for unit, _ in tuple(self._doubted.values()):
+                self._told(self._table.blame_node(unit))
             self._say(news.why)
             return
         if isinstance(news, Listed):
             self._say(None)
             self._clock = news.now - time.monotonic()
-            containers = map(ended_meanwhile, news.containers) if self._silent else news.containers
+            # An end that no event told came before our first list, or while we were not connected.
+            missed = ended_meanwhile if self._silent else ended_unwatched
             self._silent = False
-            ended = self._table.listed(containers)
+            ended = self._table.listed(map(missed, news.containers))
             for seen in news.containers:
                 if self._doomed.get(seen.unit.name) == seen.unit.allocation:
                     self._finish(seen.unit)
@@ -363,8 +430,10 @@ class DockerLauncher:
 
     def _tell(self, ended: Sequence[Ended]) -> None:
         for end in ended:
-            if self._on_exit is not None and end.unit.id not in self._quiet | self._stopping:
-                self._on_exit(end.unit, end.code, end.sentence)
+            if killed(end) and not end.with_node and self._table.complete:
+                self._doubt(end)
+            else:
+                self._told(end)
         current = self._table.claims(time.monotonic() + self._clock)
         if self._on_claims is not None and self._table.complete and current != self._claims:
             self._claims = current

@@ -36,7 +36,7 @@ from .containers import unit
 from .engine import CONNECT_WITHIN, Engine, hang_up, said
 from .states import Seen
 
-__all__ = ["Listed", "Silent", "Watch", "list_containers"]
+__all__ = ["Listed", "Silent", "Watch", "list_containers", "look_at"]
 
 log = logging.getLogger(__name__)
 
@@ -182,6 +182,17 @@ def list_containers(client: Any, spec: NodeSpec, ends: bool = True) -> Iterator[
             yield seen
 
 
+def look_at(client: Any, spec: NodeSpec, id: str) -> Seen | None:
+    """One container as it is now; `None`: it is not there. Blocks."""
+    try:
+        found = client.inspect_container(id)
+    except docker.errors.NotFound:
+        return None
+    state = found["State"]["Status"]
+    seen = _seen(spec, id, found["Name"].removeprefix("/"), found["Config"]["Labels"] or {}, state, None)
+    return _with_end(client, seen, None) if seen is not None and state in ("exited", "dead") else seen
+
+
 def _seen(
     spec: NodeSpec, id: str, name: str, labelled: Mapping[str, str], state: str, created: float | None
 ) -> Seen | None:
@@ -208,7 +219,7 @@ def _with_end(client: Any, seen: Seen, code: int | None) -> Seen:
         log.debug("%s ended, and is gone: %s", seen.unit.name, said(error))
     code = KILLED if code is None else code
     sentence = describe_end(code, memory=memory, limit=limit, said=words)
-    return msgspec.structs.replace(seen, code=code, sentence=sentence)
+    return msgspec.structs.replace(seen, code=code, sentence=sentence, memory=memory)
 
 
 def _lines(response: requests.Response) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
     prepare    a directory and five ports of its own, the claim written, its supervisor started (it waits)
     start      the supervisor runs the command, with exactly the claimed GPUs visible
+    halt       told to end, or killed; its directory stays, for what it made
     stop       the supervisor kills all that was forked, and removes directory and claim
 
 A unit ends with this process, however that ends; or waits for the next one for as long as its launch said, and is taken
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import shutil
@@ -20,17 +22,22 @@ import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import TypeVar
 
-from ..errors import GpufitError, ImageRefused, LaunchError, NodeUnreachable
+import msgspec
+
+from ..errors import GpufitError, ImageRefused, LaunchError, NodeUnfit, NodeUnreachable, NotFound
 from ..inventory import NodeSpec
 from ..models import Claim, Endpoint, Launch, Progress, Unit
+from ..scheduling.logs import Piece, text_of
 from ..scheduling.needs import KILLED, OnExit, OnProgress, OnTrouble
-from . import supervise
+from . import carrying, supervise
 from .base import LOG_LINES, SETTLES_WITHIN, environment, fill_in, keep
 from .directory import ClaimsDirectory, Process, Record
 from .ports import Ports
-from .supervisor import RUNNING, LocalUnit, make_directory
+from .supervisor import OUTPUTS, RUNNING, WORK, LocalUnit, make_directory
+from .tarring import pack, unpack
 from .worker import Worker
 
 __all__ = ["ProcessLauncher"]
@@ -53,6 +60,7 @@ class ProcessLauncher:
         self._place = spec.name if spec.report.startswith("simulated:") else ""
         self._directory = ClaimsDirectory()
         self._worker = Worker(spec.name)
+        self._carriers = Worker(f"{spec.name}-files", carrying.THREADS)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_exit: OnExit | None = None
         self._on_claims: Callable[[Sequence[Claim]], None] | None = None
@@ -104,13 +112,14 @@ class ProcessLauncher:
         if local is None or local.code is not None or local.stopping:
             raise LaunchError(f"unit {unit.name} does not wait to be started any more; request again", logs="")
         self._starting.add(unit.id)
+        plain = _plain(local)  # what runs could remove the directory
         try:
             job = self._worker.submit(lambda: self._start(local, command, files, env))
             await self._or_undo(job, local)
-            if local.code is not None:
+            if local.code is not None and not plain:
                 raise LaunchError(f"{unit.name} {local.sentence} while it started")
         except LaunchError as error:
-            error.details.setdefault("logs", local.logs(LOG_LINES))
+            error.details.setdefault("logs", text_of(local.logs(LOG_LINES)))
             await self._undo(local)
             raise
         asyncio.get_running_loop().call_later(SETTLES_WITHIN, self._started, local)
@@ -128,6 +137,49 @@ class ProcessLauncher:
             return local.sentence
         return self._ends.get(unit.id, (KILLED, "ended with the server that had started it"))[1]
 
+    def failed_with_node(self, unit: Unit) -> bool:
+        """Nobody heard of its end: its supervisor went with the machine, or was killed while no server was there."""
+        return unit.id not in RUNNING and unit.id not in self._ends and unit.id not in self._unreached
+
+    async def put(self, unit: Unit, archive: Path, on_progress: OnProgress, into: str = "") -> None:
+        local = await self._there(unit)
+        if local is None:
+            raise LaunchError(f"files cannot be put: {unit.name} on {self.node} is gone", logs="")
+
+        def call(carrier: carrying.Carrier) -> None:
+            target, total = _place(local, into), carrying.size_of(archive)
+            try:
+                os.makedirs(target, exist_ok=True)
+                unpack(archive, target, lambda current: carrier.moved(current, total))
+            except OSError as error:
+                where = f"files cannot be put to {error.filename or target} on {self.node}"
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise NodeUnfit(f"{where}: its disk is full; free some there", logs="") from None
+                raise LaunchError(f"{where}: {error.strerror}") from None
+
+        await carrying.carry(self._carriers, "uploading", on_progress, call)
+
+    async def fetch(self, unit: Unit, path: str, archive: Path, limit: int, on_progress: OnProgress) -> None:
+        local = await self._there(unit)
+        if local is None:
+            raise NotFound(f"there is no {path!r}: {unit.name} is gone")
+
+        def call(carrier: carrying.Carrier) -> None:
+            place = _place(local, path)
+            if not os.path.lexists(place):
+                raise NotFound(f"there is no {place} in {unit.name}")
+            with carrier.writing(archive, place, limit) as write:
+                pack(place, write)
+
+        await carrying.carry(self._carriers, "collecting", on_progress, call)
+
+    async def halt(self, unit: Unit, grace: float) -> None:
+        local = await self._found(unit)
+        if local is None or local.code is not None or not local.running.done():
+            return
+        if not await _done(local.halt(grace), grace + STOP_WITHIN):
+            raise NodeUnreachable(f"{unit.name} on {self.node} does not end: its supervisor does not answer")
+
     async def interrupt(self, unit: Unit) -> None:
         if (local := RUNNING.get(unit.id)) is not None:
             await self._worker.run(lambda: local.signal(signal.SIGINT), CALL_WITHIN)
@@ -139,9 +191,9 @@ class ProcessLauncher:
         await self._stop(local, grace)
         await self._tell_claims()
 
-    async def logs(self, unit: Unit, tail: int | None = None) -> str:
+    async def logs(self, unit: Unit, tail: int | None = None, after: str = "") -> Sequence[Piece]:
         local = RUNNING.get(unit.id)
-        return "" if local is None else await self._worker.run(lambda: local.logs(tail), CALL_WITHIN)
+        return () if local is None else await self._call(lambda: local.logs(tail, after))
 
     async def units(self) -> Sequence[tuple[Unit, Claim]]:
         records = await self._call(lambda: self._directory.records(self._place))
@@ -156,12 +208,15 @@ class ProcessLauncher:
         for local in tuple(RUNNING.values()):
             local.listeners.discard(self._ended)
         await self._worker.close()
+        await self._carriers.close()
 
     # --- in the worker's threads
 
     def _prepare(self, launch: Launch) -> LocalUnit:
         holder = Process.of(os.getpid())
         assert holder is not None  # ourselves
+        if launch.folder is not None and not os.path.isdir(launch.folder):
+            raise LaunchError(f"the folder {launch.folder!r} is not there any more on {self.node}", logs="")
         id = f"process-{uuid.uuid4().hex}"
         ports = Ports(wanted=launch.host_ports)
         folder = None
@@ -186,8 +241,8 @@ class ProcessLauncher:
             record = Record(unit=unit, claim=claim, place=self._place, holder=holder)
             self._directory.claim(record, launch.totals)
             folder = make_directory(launch.name)
-            file = self._directory.file(id)
-            local = LocalUnit.started(unit, claim, folder, ports, file, self._spec.ram, launch.outlive)
+            record = msgspec.structs.replace(record, directory=str(folder), work=self._works_in(launch, folder))
+            local = LocalUnit.started(record, self._directory.file(id), ports, self._spec.ram, launch.outlive)
         except BaseException:
             ports.close()
             if folder is not None:
@@ -195,34 +250,33 @@ class ProcessLauncher:
             self._directory.remove(id)
             raise
         try:
-            supervisor = Process.of(local.pid)
-            self._directory.update(
-                Record(
-                    unit=unit,
-                    claim=claim,
-                    place=self._place,
-                    holder=holder,
-                    supervisor=supervisor,
-                    directory=str(folder),
-                )
-            )
+            self._directory.update(msgspec.structs.replace(record, supervisor=Process.of(local.pid)))
         except BaseException:
             local.stop(0).result(STOP_WITHIN)
             raise
         return local
 
+    def _works_in(self, launch: Launch, directory: Path) -> str:
+        """Where it works; directories of its own are made."""
+        own = (WORK, OUTPUTS) if launch.workspace else ()
+        for name in own:
+            try:
+                (directory / name).mkdir()
+            except OSError as error:
+                raise LaunchError(f"cannot make a directory in {directory}: {error.strerror}") from None
+        return launch.folder or (str(directory / WORK) if launch.workspace else self._spec.workdir or "/")
+
     def _start(
         self, local: LocalUnit, command: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str]
     ) -> int:
-        gpufit = str(local.directory)
-        gpus = ",".join(local.claim.gpus)
-        variables = environment(os.environ) | {name: fill_in(value, gpufit) for name, value in env.items()}
+        gpus, places = ",".join(local.claim.gpus), local.places
+        variables = environment(os.environ) | {name: fill_in(value, places) for name, value in env.items()}
         variables |= {"CUDA_VISIBLE_DEVICES": gpus, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         variables |= {"NVIDIA_VISIBLE_DEVICES": gpus or "void"}  # what programs written for containers look at
         if self._spec.models:
             variables["GPUFIT_MODELS"] = self._spec.models
-        argv = [sys.executable if word == "{python}" else fill_in(word, gpufit) for word in command]
-        return local.start(argv, files, variables, self._spec.workdir).result(CALL_WITHIN)
+        argv = [sys.executable if word == "{python}" else fill_in(word, places) for word in command]
+        return local.start(argv, files, variables).result(CALL_WITHIN)
 
     def _find(self, unit: Unit) -> LocalUnit | None:
         """One that a process before this one left, if it has not ended."""
@@ -254,6 +308,11 @@ class ProcessLauncher:
                 self._changed.set()
                 self._started(local)  # it may have ended before we listened
         return local
+
+    async def _there(self, unit: Unit) -> LocalUnit | None:
+        """The unit, if its files are there."""
+        local = await self._found(unit)
+        return None if local is None or local.stopping else local
 
     async def _or_undo(self, job: Future[T], local: LocalUnit | None = None) -> T:
         """The result of `job`. If we are cancelled meanwhile: let it end, then undo it (and `local`)."""
@@ -305,7 +364,7 @@ class ProcessLauncher:
             self._tell_exit(local)
 
     def _tell_exit(self, local: LocalUnit) -> None:
-        if self._on_exit is not None and local.code is not None and not local.stopping:
+        if self._on_exit is not None and local.code is not None and not (local.stopping or local.halting):
             keep(self._ends, local.unit.id, (local.code, local.sentence))
             if local.unit.id not in self._starting and local.unit.id not in self._told:
                 keep(self._told, local.unit.id, None)
@@ -336,6 +395,16 @@ class ProcessLauncher:
             return await self._worker.run(call, CALL_WITHIN)
         except TimeoutError:
             raise NodeUnreachable(f"{self._directory.path} on {self.node} does not answer") from None
+
+
+def _plain(local: LocalUnit) -> bool:
+    """A job's: what it runs is no kernel, and may end at once."""
+    return (local.directory / OUTPUTS).is_dir()
+
+
+def _place(local: LocalUnit, path: str) -> str:
+    """`path` of a unit on this machine."""
+    return os.path.normpath(os.path.join(local.places.work, fill_in(path, local.places)))
 
 
 async def _done(future: Future[None], timeout: float) -> bool:

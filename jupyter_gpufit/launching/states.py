@@ -6,6 +6,7 @@ table stays as it is: a container nobody hears of is not a dead one.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 
 import msgspec
@@ -16,7 +17,13 @@ from ..scheduling.needs import KILLED
 from .base import describe_end, keep
 from .claims import holds
 
-__all__ = ["Ended", "Seen", "Table", "ended_meanwhile"]
+__all__ = ["Ended", "Seen", "Table", "ended_meanwhile", "ended_unwatched", "killed"]
+
+_WHILE_SILENT = "while its engine did not answer (one that starts again without live-restore ends what it ran)"
+
+_KILLED = (128 + signal.SIGTERM, KILLED, 255)
+"""Exit codes of what an engine ends when it is shut down, of what it ends when it is started again, and of what it does
+not find then."""
 
 
 class Seen(Struct, frozen=True, kw_only=True):
@@ -32,6 +39,10 @@ class Seen(Struct, frozen=True, kw_only=True):
     """Exit code, in state `exited` or `dead`."""
     sentence: str = ""
     """How it ended."""
+    memory: bool = False
+    """It was killed for memory."""
+    with_node: bool = False
+    """It ended because of its node, not by itself."""
 
 
 class Ended(Struct, frozen=True):
@@ -40,14 +51,28 @@ class Ended(Struct, frozen=True):
     unit: Unit
     code: int
     sentence: str
+    memory: bool = False
+    with_node: bool = False
+
+
+def ended_unwatched(seen: Seen) -> Seen:
+    """`seen`, listed when nobody had watched for a while; if it was killed, that was its node: the engine or the
+    machine was shut down, or started again."""
+    ended = seen.state in ("exited", "dead")
+    return msgspec.structs.replace(seen, with_node=True) if ended and killed(seen) else seen
+
+
+def killed(end: Seen | Ended) -> bool:
+    """Whether it may have ended because of its node."""
+    return end.code in _KILLED and not end.memory
 
 
 def ended_meanwhile(seen: Seen) -> Seen:
     """`seen`, listed after the engine had not answered for a while; if it has ended, saying so."""
+    seen = ended_unwatched(seen)
     if seen.state not in ("exited", "dead") or not seen.sentence:
         return seen
-    why = "while its engine did not answer (one that starts again without live-restore ends what it ran)"
-    return msgspec.structs.replace(seen, sentence=f"{seen.sentence} {why}")
+    return msgspec.structs.replace(seen, sentence=f"{seen.sentence} {_WHILE_SILENT}")
 
 
 class Table:
@@ -100,6 +125,13 @@ class Table:
             return Ended(unit, KILLED, "its container was removed while nobody watched")
         return None
 
+    def blame_node(self, unit: Unit) -> Ended:
+        """It ended a moment before its engine fell silent: that was no end of its own."""
+        end = self._ends[unit.id]
+        sentence = f"{end.sentence} {_WHILE_SILENT}"
+        self._ends[unit.id] = msgspec.structs.replace(end, sentence=sentence, with_node=True)
+        return self._ends[unit.id]
+
     def claims(self, now: float) -> list[Claim]:
         """All that is held on this engine at `now`, by the engine's clock."""
         return [
@@ -119,7 +151,7 @@ class Table:
             return None
         code = KILLED if seen.code is None else seen.code
         how = "its container was removed by somebody" if seen.state == "gone" else describe_end(code)
-        end = Ended(seen.unit, code, seen.sentence or how)
+        end = Ended(seen.unit, code, seen.sentence or how, seen.memory, seen.with_node)
         keep(self._ends, seen.unit.id, end)
         never_ran = seen.state == "gone" and (before is None or before.state == "created")
         return None if never_ran else end

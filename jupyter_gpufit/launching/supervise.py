@@ -3,6 +3,7 @@
     python -I -S supervise.py CONFIG     CONFIG: JSON {"directory", "record", "log", "log_size", "ram", "outlive"}
 
     in:   {"do": "start", "argv", "env", "cwd"} · {"do": "signal", "signal"} · {"do": "stop", "grace"}
+          · {"do": "halt", "grace"} (end the main process; files stay)
     out:  {"event": "started", "pid"} · {"event": "refused", "error"} · {"event": "exited", "code", "memory"}
           · {"event": "stuck", "pids"} (SIGKILL does not end them) · {"event": "gone"}     one JSON object per line
 
@@ -104,19 +105,29 @@ def proportional(pids: set[int]) -> int:
 
 
 class Log:
-    """What the unit prints, in two files of at most `size` / 2 bytes: the newer and, named `….1`, the older one."""
+    """What the unit prints, in two files of at most `size` / 2 bytes, named by where they begin (`printed.from_files`):
+    `PATH.` and how many bytes the unit had printed before, in 20 digits."""
 
     def __init__(self, path: str, size: int) -> None:
         self.path, self.half = path, max(size // 2, 1)
-        self.file = open(path, "ab", buffering=0)  # noqa: SIM115  (open for as long as we live)
+        self.end = 0
+        self.older: str | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        self.newer = f"{self.path}.{self.end:020d}"
+        self.file = open(self.newer, "wb", buffering=0)  # noqa: SIM115  (open for as long as we live)
 
     def write(self, data: bytes) -> None:
         with contextlib.suppress(OSError):  # a full disk costs what was printed, not the kernel
             if self.file.tell() + len(data) > self.half:
-                os.replace(self.path, self.path + ".1")
+                if self.older is not None:
+                    os.unlink(self.older)
+                self.older = self.newer
                 self.file.close()
-                self.file = open(self.path, "wb", buffering=0)  # noqa: SIM115
-            self.file.write(data[-self.half :])
+                self.end += max(len(data) - self.half, 0)
+                self.begin()
+            self.end += self.file.write(data[-self.half :])
 
 
 def prctl(option: int, value: int) -> None:
@@ -139,6 +150,7 @@ class Supervisor:
         self.main: subprocess.Popen[bytes] | None = None
         self.code: int | None = None
         self.out_of_memory = False
+        self.kill_at: float | None = None
         self.selector = selectors.DefaultSelector()
         self.commands = b""
 
@@ -157,8 +169,10 @@ class Supervisor:
         try:
             look = time.monotonic() + TICK
             while self.wanted():
-                for key, _ in self.selector.select(max(look - time.monotonic(), 0)):
+                next_at = look if self.kill_at is None else min(look, self.kill_at)
+                for key, _ in self.selector.select(max(next_at - time.monotonic(), 0)):
                     key.data()
+                self.kill_in_time()
                 self.reap()
                 if time.monotonic() >= look:
                     self.watch_memory()
@@ -188,10 +202,18 @@ class Supervisor:
         if self.door is None:
             sys.exit(0)
         self.parent, self.commands = None, b""
+        self.let_go_of_errors()
         self.selector.unregister(self.reads)
         if self.server is not None:
             self.server.close()
         self.alone_since = time.monotonic()
+
+    def let_go_of_errors(self) -> None:
+        """Ours go where those of the server went: to somebody who may wait for the end of them, as a shell's pipe."""
+        with contextlib.suppress(OSError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, 2)
+            os.close(null)
 
     def open_door(self) -> None:
         import socket  # others need not wait for it
@@ -253,6 +275,17 @@ class Supervisor:
         for pid in descendants(os.getpid())[os.getpid()]:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal)
+
+    def do_halt(self, grace: float) -> None:
+        if self.main and self.code is None:
+            self.main.terminate()
+            self.kill_at = time.monotonic() + grace
+
+    def kill_in_time(self) -> None:
+        if self.kill_at is not None and time.monotonic() >= self.kill_at:
+            self.kill_at = None
+            if self.main and self.code is None:
+                self.main.kill()
 
     def do_stop(self, grace: float) -> None:
         deadline = time.monotonic() + grace

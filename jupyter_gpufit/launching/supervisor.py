@@ -18,17 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import LaunchError
-from ..models import Claim, Unit
+from ..scheduling.logs import Piece
 from ..scheduling.needs import KILLED
-from .base import describe_end
+from .base import Places, describe_end
 from .directory import Record
 from .line import Child, Door, Line
 from .ports import Ports
+from .printed import from_files
 from .sweeping import MARK, sweep
 
-__all__ = ["RUNNING", "LocalUnit"]
+__all__ = ["OUTPUTS", "RUNNING", "WORK", "LocalUnit", "make_directory"]
 
 LOG, LOG_SIZE = "log", 8 * 2**20
+WORK, OUTPUTS = "work", "outputs"
 
 RUNNING: dict[str, LocalUnit] = {}
 """The units of this process, by id, until they are gone."""
@@ -37,12 +39,11 @@ RUNNING: dict[str, LocalUnit] = {}
 class LocalUnit:
     """One unit: a directory of its own, five ports, and a supervisor that waits for its command."""
 
-    def __init__(
-        self, unit: Unit, claim: Claim, directory: Path, line: Line, record: Path, ram: int | None, ports: Ports | None
-    ) -> None:
-        """Made by `started` and `taken_over`."""
-        self.unit, self.claim = unit, claim
-        self.directory = directory
+    def __init__(self, record: Record, file: Path, line: Line, ram: int | None, ports: Ports | None) -> None:
+        """Made by `started` and `taken_over`. `record` is, or will be, what `file` says."""
+        self.unit, self.claim = record.unit, record.claim
+        self.directory = Path(record.directory)
+        self.places = Places(record.directory, record.work, str(self.directory / OUTPUTS))
         self.code: int | None = None
         """Exit code, once the unit ended by itself and all it forked is gone."""
         self.sentence = ""
@@ -51,47 +52,38 @@ class LocalUnit:
         """Called, in a thread, when the unit ended by itself."""
         self.gone: Future[None] = Future()
         """Done when nothing of it is left."""
+        self.over: Future[None] = Future()
+        """Done when it ended, by itself or told to."""
         self.running: Future[int] = Future()
         """Pid of its main process."""
         self.stopping = False
-        self._ports, self._record, self._ram = ports, record, ram
-        self._log = directory / LOG
+        self.halting = False
+        self._ports, self._file, self._ram = ports, file, ram
+        self._log = self.directory / LOG
         self._telling = threading.Lock()  # a long command takes several writes, and nothing may come between them
         self._line = line
-        RUNNING[unit.id] = self
-        threading.Thread(target=self._listen, name=f"gpufit-{unit.name}", daemon=True).start()
+        RUNNING[self.unit.id] = self
+        threading.Thread(target=self._listen, name=f"gpufit-{self.unit.name}", daemon=True).start()
 
     @classmethod
-    def started(
-        cls,
-        unit: Unit,
-        claim: Claim,
-        directory: Path,
-        ports: Ports,
-        record: Path,
-        ram: int | None,
-        outlive: float,
-    ) -> LocalUnit:
+    def started(cls, record: Record, file: Path, ports: Ports, ram: int | None, outlive: float) -> LocalUnit:
         """A new one, whose supervisor waits. Raises `LaunchError`; then nothing is left but what was given."""
-        config = {"directory": str(directory), "record": str(record), "log": str(directory / LOG), "log_size": LOG_SIZE}
-        line = Child(config | {"ram": ram, "outlive": outlive})
-        return cls(unit, claim, directory, line, record, ram, ports)
+        config = {"directory": record.directory, "record": str(file), "log": f"{record.directory}/{LOG}"}
+        line = Child(config | {"log_size": LOG_SIZE, "ram": ram, "outlive": outlive})
+        return cls(record, file, line, ram, ports)
 
     @classmethod
     def taken_over(cls, record: Record, file: Path, ram: int | None) -> LocalUnit:
         """One that a process before this one started. Raises `LaunchError` if its supervisor does not let us in."""
         assert record.supervisor is not None
-        directory = Path(record.directory)
-        return cls(record.unit, record.claim, directory, Door(directory, record.supervisor), file, ram, None)
+        return cls(record, file, Door(Path(record.directory), record.supervisor), ram, None)
 
     @property
     def pid(self) -> int:
         """Of the supervisor."""
         return self._line.pid
 
-    def start(
-        self, argv: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str], cwd: str | None
-    ) -> Future[int]:
+    def start(self, argv: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str]) -> Future[int]:
         """Write `files`, run `argv`; the future has its pid. Raises `LaunchError` if a file cannot be written."""
         for name, content in files.items():
             path = self.directory / name
@@ -105,12 +97,18 @@ class LocalUnit:
                 raise LaunchError(f"cannot write {path}: {error.strerror}") from None
         if self._ports is not None:
             self._ports.let_go()
-        self._tell(do="start", argv=list(argv), env={**env, MARK: self.unit.id}, cwd=cwd)
+        self._tell(do="start", argv=list(argv), env={**env, MARK: self.unit.id}, cwd=self.places.work)
         return self.running
 
     def signal(self, number: int) -> None:
         """Send it to all that runs in the unit."""
         self._tell(do="signal", signal=number)
+
+    def halt(self, grace: float) -> Future[None]:
+        """End it, and leave its files; the future is done when it has ended."""
+        self.halting = True
+        self._tell(do="halt", grace=grace)
+        return self.over
 
     def stop(self, grace: float) -> Future[None]:
         """End it, and remove every trace; the future is done then."""
@@ -123,14 +121,9 @@ class LocalUnit:
         self.stopping = True
         self._line.kill()
 
-    def logs(self, tail: int | None) -> str:
-        """What it printed: the last `tail` lines, or all that is kept."""
-        data = b""
-        for path in (f"{self._log}.1", self._log):
-            with contextlib.suppress(FileNotFoundError):
-                data += Path(path).read_bytes()
-        lines = data.decode("utf-8", "replace").splitlines(keepends=True)
-        return "".join(lines if tail is None else lines[max(len(lines) - tail, 0) :])
+    def logs(self, tail: int | None = None, after: str = "") -> Sequence[Piece]:
+        """What it printed: the last `tail` lines, or all that is kept; only what came `after` that mark."""
+        return from_files(self._log, tail, after)
 
     def _tell(self, **message: Any) -> None:
         left = memoryview(json.dumps(message).encode() + b"\n")
@@ -178,14 +171,15 @@ class LocalUnit:
     def _ended(self, code: int, sentence: str) -> None:
         if self.code is None:
             self.code, self.sentence = code, sentence
-            if not self.stopping:
+            if not (self.stopping or self.halting):
                 for listener in tuple(self.listeners):
                     listener(self)
+            self.over.set_result(None)
 
     def _sweep(self) -> None:
         """What a killed supervisor leaves: its descendants, its files, its claim."""
         sweep(self.unit.id, self.directory)
-        self._record.unlink(missing_ok=True)
+        self._file.unlink(missing_ok=True)
 
 
 def make_directory(name: str) -> Path:

@@ -10,6 +10,9 @@ import docker.errors
 
 __all__ = ["entry", "owner_of"]
 
+LARGEST = 2**24
+"""Bytes of an /etc/passwd that is read."""
+
 
 def owner_of(client: Any, container: str, user: str) -> tuple[int, int] | None:
     """uid and gid of `user` (`USER` of its image: empty for root, `uid`, `uid:gid` or a name) in `container`.
@@ -19,11 +22,16 @@ def owner_of(client: Any, container: str, user: str) -> tuple[int, int] | None:
     name, _, group = user.partition(":")
     if not name:
         return 0, 0
-    if name.isdigit():
+    if name.isascii() and name.isdigit() and len(name) <= 10:
         return int(name), int(group) if group.isdigit() else 0
     try:
         chunks, _ = client.get_archive(container, "/etc/passwd")
-        with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
+        found = bytearray()
+        for chunk in chunks:
+            found += chunk
+            if len(found) > LARGEST:  # an image can have anything there
+                return None
+        with tarfile.open(fileobj=io.BytesIO(found)) as tar:
             member = tar.extractfile(tar.next() or "")
             text = member.read().decode("utf-8", "replace") if member else ""
     except (docker.errors.NotFound, tarfile.TarError, KeyError):  # KeyError: an empty archive

@@ -9,19 +9,21 @@ Allocations are the JSON objects of REST (`Allocation.public()`), for both. Ever
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 import msgspec
 
 from ..errors import Forbidden, NotFound
+from ..kernels.following import more_of
 from ..models import Allocation, Node, Request, State
 from .channels import Channel, LoopChannel, WebSocketChannel
 from .discovery import Server, connection_file_of, find_server, kernel_id_of
 from .transport import ExtensionMissing, Http
 
 if TYPE_CHECKING:
+    from ..jobs.transfers import Transfer
     from ..kernels.service import ThreadedService
     from ..scheduling.api import Scheduler
 
@@ -33,11 +35,15 @@ _API = "gpufit/api/v1/"
 _UNNOTICED: Json = {"no_track_activity": 1}
 """A panel that looks now and then is not somebody at work: a hub may stop the server for doing nothing."""
 LONGEST_WAIT = 4.0
-"""Seconds that one call of `changed` waits at most."""
+"""Seconds that one call of `changed` or `log` waits at most."""
+_OFTEN = 1.0  # s; a transfer is shown that often at least
 
 
 class Client(Protocol):
     """What magic and command line can ask."""
+
+    lasting: bool
+    """Whether what it was asked for goes on when this process ends."""
 
     def nodes(self) -> list[Node]:
         """All nodes, usable or not, in the effective view."""
@@ -53,6 +59,10 @@ class Client(Protocol):
 
     def request(self, request: Request) -> Json:
         """Ask for GPUs: the allocation, in whatever state. Raises `NoFit`, `NeverFits`, `Conflict`, ..."""
+
+    def submit(self, request: Request, sweep: Mapping[str, Sequence[str]]) -> list[Json]:
+        """Ask for GPUs on which the request's job runs, once for each point of `sweep`. Raises what `request` raises,
+        and then there is none of them."""
 
     def allocations(self, *, ended: bool = False) -> list[Json]:
         """What this person holds, oldest first."""
@@ -71,6 +81,25 @@ class Client(Protocol):
 
     def logs(self, id: str, tail: int = 200) -> str:
         """The last lines that it printed."""
+
+    def log(self, id: str, tail: int | None = None, after: str = "", wait: float = 0.0) -> Json:
+        """What it printed `after` a `mark` (or its last lines), within `wait` seconds (at most `LONGEST_WAIT`): `logs`,
+        the next `mark`, and whether it is `over`."""
+
+    def usage(self, id: str) -> Json:
+        """What it really used of its GPUs: `times`, `gpus`, `usage`, `sentence`."""
+
+    def transfer(self, id: str, do: str, folder: str, paths: Sequence[str]) -> Json:
+        """Begin to `upload` or `download` files; the transfer as it is then."""
+
+    def transferred(self, transfer: str, after: int) -> Json:
+        """The transfer, once its version is greater, or it is done, or after a second."""
+
+    def cancel_transfer(self, transfer: str) -> Json:
+        """End it where it is."""
+
+    def notebook(self) -> str | None:
+        """The path of this kernel's notebook, as the server has it; `None`: not known."""
 
     def has_session(self) -> bool:
         """Whether this notebook has a session, which `attach` has follow."""
@@ -92,6 +121,11 @@ def _quoted(name: str) -> str:
     return quote(name, safe="")
 
 
+def _plain(value: Any) -> Json:
+    made: Json = msgspec.to_builtins(value)
+    return made
+
+
 def is_running(allocation: Json) -> bool:
     """Whether cells can run on it."""
     return bool(allocation["state"] == State.RUNNING)
@@ -104,6 +138,8 @@ def has_ended(allocation: Json) -> bool:
 
 class RestClient:
     """By the REST of a Jupyter server. `kernel_id` is this kernel's id there; `None` outside its kernels."""
+
+    lasting = True
 
     def __init__(self, server: Server, kernel_id: str | None = None) -> None:
         self.server = server
@@ -133,6 +169,14 @@ class RestClient:
     def request(self, request: Request) -> Json:
         return self._json("POST", "allocations", msgspec.to_builtins(request))
 
+    def submit(self, request: Request, sweep: Mapping[str, Sequence[str]]) -> list[Json]:
+        body = {"request": msgspec.to_builtins(request), "sweep": msgspec.to_builtins(sweep)}
+        answer = self._json("POST", "jobs", body)
+        while submission := answer.get("submission"):  # a large folder is still being copied
+            answer = self._json("GET", f"submissions/{_quoted(submission)}", query={"wait": LONGEST_WAIT})
+        made: list[Json] = answer["allocations"]
+        return made
+
     def allocations(self, *, ended: bool = False) -> list[Json]:
         answer = self._http.call("GET", _API + "allocations", query={"ended": 1 if ended else None} | _UNNOTICED)
         found: list[Json] = answer["allocations"]
@@ -154,6 +198,32 @@ class RestClient:
 
     def logs(self, id: str, tail: int = 200) -> str:
         return str(self._json("GET", f"allocations/{_quoted(id)}/logs", query={"tail": tail})["logs"])
+
+    def log(self, id: str, tail: int | None = None, after: str = "", wait: float = 0.0) -> Json:
+        query = {"tail": tail, "after": after, "wait": min(wait, LONGEST_WAIT)}
+        return self._json("GET", f"allocations/{_quoted(id)}/logs", query=query)
+
+    def usage(self, id: str) -> Json:
+        return self._json("GET", f"allocations/{_quoted(id)}/usage")
+
+    def transfer(self, id: str, do: str, folder: str, paths: Sequence[str]) -> Json:
+        body = {"do": do, "folder": folder, "paths": list(paths)}
+        return self._json("POST", f"allocations/{_quoted(id)}/files", body)
+
+    def transferred(self, transfer: str, after: int) -> Json:
+        return self._json("GET", f"transfers/{_quoted(transfer)}", query={"after": after, "wait": _OFTEN})
+
+    def cancel_transfer(self, transfer: str) -> Json:
+        return self._json("DELETE", f"transfers/{_quoted(transfer)}")
+
+    def notebook(self) -> str | None:
+        if (session := self._own_session()) is None:
+            return None
+        try:
+            told = self._http.call("GET", f"api/sessions/{_quoted(session)}")
+        except NotFound:
+            return None
+        return str(told["path"]) if told.get("path") else None
 
     def has_session(self) -> bool:
         return self._own_session() is not None
@@ -192,6 +262,8 @@ class RestClient:
 class EmbeddedClient:
     """By a scheduler in this process, in a daemon thread."""
 
+    lasting = False
+
     def __init__(self, service: ThreadedService) -> None:
         """`service` has been started."""
         self._service = service
@@ -213,6 +285,10 @@ class EmbeddedClient:
     def request(self, request: Request) -> Json:
         return self._public(lambda scheduler: scheduler.request(request, self._service.owner))
 
+    def submit(self, request: Request, sweep: Mapping[str, Sequence[str]]) -> list[Json]:
+        made = self._service.call(lambda scheduler: scheduler.submit(request, self._service.owner, sweep))
+        return [allocation.public() for allocation in made]
+
     def allocations(self, *, ended: bool = False) -> list[Json]:
         found = self._service.call(lambda scheduler: scheduler.allocations(self._service.owner, ended=ended))
         return [allocation.public() for allocation in found]
@@ -231,8 +307,35 @@ class EmbeddedClient:
         return self._public(lambda scheduler: scheduler.extend(id, seconds))
 
     def logs(self, id: str, tail: int = 200) -> str:
-        logs: str = self._service.call(lambda scheduler: scheduler.logs(id, tail))
-        return logs
+        text: str = self._service.call(lambda scheduler: scheduler.logs(id, tail)).text
+        return text
+
+    def log(self, id: str, tail: int | None = None, after: str = "", wait: float = 0.0) -> Json:
+        wait = min(wait, LONGEST_WAIT)
+        log = self._service.call(
+            lambda scheduler: more_of(scheduler, scheduler.get(id), tail, after, wait, LONGEST_WAIT)
+        )
+        return {"logs": log.text, "mark": log.mark, "over": log.over}
+
+    def usage(self, id: str) -> Json:
+        shown: Json = self._service.call(lambda scheduler: scheduler.usage(id)).public()
+        return shown
+
+    def transfer(self, id: str, do: str, folder: str, paths: Sequence[str]) -> Json:
+        def begin(scheduler: Scheduler) -> Transfer:
+            return self._service.service.transfers.begin(scheduler.get(id), do, folder, paths)
+
+        return _plain(self._service.call(begin))
+
+    def transferred(self, transfer: str, after: int) -> Json:
+        return _plain(self._service.call(lambda _: self._service.service.transfers.latest(transfer, after, _OFTEN)))
+
+    def cancel_transfer(self, transfer: str) -> Json:
+        return _plain(self._service.call(lambda _: self._service.service.transfers.cancel(transfer)))
+
+    def notebook(self) -> str | None:
+        """Nobody here knows notebooks."""
+        return None
 
     def has_session(self) -> bool:
         return False

@@ -30,7 +30,10 @@ class Known(Mapping[str, Callable[[], list[str]]]):
         self._fetch: dict[str, Callable[[Client], list[str]]] = {
             "name": lambda client: [allocation["name"] for allocation in client.allocations()],
             "node": lambda client: [node.name for node in client.nodes()],
-            "model": lambda client: sorted({gpu.model for node in client.nodes() for gpu in node.gpus if gpu.model}),
+            "model": lambda client: sorted({one.name for node in client.nodes() for one in node.models or ()}),
+            "gpu_model": lambda client: sorted(
+                {gpu.model for node in client.nodes() for gpu in node.gpus if gpu.model}
+            ),
             "label": lambda client: sorted(
                 {f"{key}={value}" for node in client.nodes() for key, value in node.labels.items()}
             ),
@@ -66,8 +69,8 @@ class Known(Mapping[str, Callable[[], list[str]]]):
 def complete(before: str, known: Mapping[str, Callable[[], Iterable[str]]]) -> list[str]:
     """What the last word of `before` (the line up to the cursor) can become.
 
-    `known` gives the names of allocations (`name`) and nodes (`node`), models of GPUs (`model`) and labels (`label`);
-    each is called only when such a one can come here.
+    `known` gives the names of allocations (`name`), nodes (`node`) and stored models (`model`), models of GPUs
+    (`gpu_model`) and labels (`label`); each is called only when such a one can come here.
     """
     words = before.split()
     word = "" if not words or before[-1:].isspace() else words.pop()
@@ -91,6 +94,8 @@ def complete(before: str, known: Mapping[str, Callable[[], Iterable[str]]]) -> l
     options = [name for name in (*parser.option_names(), "--help") if name not in done]
     if word.startswith("-"):
         return _starting(word, options)
+    if verb in _OF_FILES:
+        return [] if word else sorted(options)  # files are IPython's own business
     takes_name = any(action.dest == "name" and not action.option_strings for action in parser._actions)
     names = []
     if takes_name and not any(not other.startswith("-") for other in (done if cell else done[1:])):
@@ -98,16 +103,20 @@ def complete(before: str, known: Mapping[str, Callable[[], Iterable[str]]]) -> l
     return names if word else [*names, *sorted(options)]
 
 
+_OF_FILES = ("train", "upload", "download")
 _SUGGESTED = {
     "memory": ("8GiB", "16GiB", "24GiB", "40GiB", "80GiB"),
     "time": ("30m", "1h", "4h", "1d"),
     "wait": ("1m", "10m", "1h"),
+    "launcher": ("torchrun",),
 }
 
 
 def _values(word: str, dest: str, known: Mapping[str, Callable[[], Iterable[str]]]) -> list[str]:
     if dest in _SUGGESTED:
         return [value for value in _SUGGESTED[dest] if value.startswith(word)]
+    if dest == "allocation":
+        return _starting(word, known["name"]())
     return _starting(word, known[dest]()) if dest in known and dest != "name" else []
 
 

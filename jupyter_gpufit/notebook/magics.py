@@ -22,15 +22,20 @@ from .cells import Interrupted, RemoteError
 from .client import Client, Json, connect, has_ended, is_running, latest
 from .completion import Known, complete
 from .forward import AllocationLost, Forwarder, Link, run_here
-from .obtain import give_back, is_what_is_asked, obtain, until_ended, until_running
+from .jobs import carry, check_kernel, ended, folder_here, follow_log, sent
+from .obtain import give_back, is_what_is_asked, obtain, submit, until_ended, until_running
+from .options import request_of, submission_of
 from .outputs import outputs_of
-from .show import Page, allocation_table, describe, explanation, node_table
+from .progress import Progress
+from .show import Page, allocation_table, describe, explanation, node_table, used
 from .transfer import CannotTravel, pack, pull, push
 
 if TYPE_CHECKING:
     from .paneldesk import PanelDesk
 
 __all__ = ["Gpufit", "load", "unload"]
+
+_ALL = 100_000  # lines
 
 
 class Gpufit:
@@ -145,17 +150,63 @@ class Gpufit:
         return Table(tables.allocations(self.client.allocations(ended=options.ended)))
 
     def _explain(self, options: Namespace) -> None:
-        self._display(explanation(self.client.explain(grammar.request_of(options))))
+        self._display(explanation(self.client.explain(request_of(options))))
+
+    def _models(self, _: Namespace) -> Any:
+        from ..cluster import tables
+        from .frames import Table
+
+        return Table(tables.models(self.client.nodes()))
+
+    def _usage(self, options: Namespace) -> Any:
+        from ..cluster import tables
+
+        series = self.client.usage(self._named(options.name, ended=True)["id"])
+        picture = tables.usage_picture(series)
+        bundle = {"text/plain": repr(picture), "text/html": picture._repr_html_()}
+        outputs_of(self.shell).display({"data": bundle, "metadata": {}})
+        return tables.usage(series)  # with its times as index, and `.plot()`
 
     def _logs(self, options: Namespace) -> None:
-        allocation = self._named(options.name)
+        allocation = self._named(options.name, ended=True)
+        if options.follow:
+            self._follow(allocation, options.tail)
+            return
         text = self.client.logs(allocation["id"], options.tail)
-        print(text if text.strip() else f"{allocation['name']!r} has printed nothing so far.")
+        print(text.rstrip("\n") if text.strip() else f"{allocation['name']!r} has printed nothing so far.")
+
+    # --- jobs and files
+
+    def _train(self, options: Namespace) -> None:
+        client = self.client
+        request, sweep = submission_of(options, folder_here(), os.environ, client.notebook())
+        made = submit(client, self.shell, request, sweep)
+        for allocation in made:
+            print(sent(allocation, "%gpufit"))
+        if not client.lasting:
+            print("Without a Jupyter server that has jupyter_gpufit, jobs end with this kernel.")
+        if options.follow:
+            for allocation in made:
+                self._follow(allocation, _ALL)
+
+    def _follow(self, allocation: Json, tail: int) -> None:
+        allocation = follow_log(self.client, allocation, Progress(self.shell), "%gpufit", tail, print)
+        print(ended(allocation))
+
+    def _upload(self, options: Namespace) -> None:
+        self._carry("upload", options)
+
+    def _download(self, options: Namespace) -> None:
+        self._carry("download", options)
+
+    def _carry(self, do: str, options: Namespace) -> None:
+        allocation = self._named(options.allocation, f", with {'--to' if do == 'upload' else '--from'}")
+        carry(self.client, allocation, do, folder_here(), options.paths, Progress(self.shell))
 
     # --- getting and giving back
 
     def _request(self, options: Namespace) -> None:
-        request = grammar.request_of(options)
+        request = self._wanted(options)
         held = self._held_already(request)
         if held is not None and (here := self.forwarder.allocation) is not None and held["id"] == here["id"]:
             print(f"This notebook runs on {describe(held)} already; nothing to do.")
@@ -171,6 +222,7 @@ class Gpufit:
 
     def _attach(self, options: Namespace) -> None:
         allocation = self._named(options.name)
+        check_kernel(allocation)
         here = self.forwarder.allocation
         if here is not None and here["id"] == allocation["id"]:
             print(f"This notebook runs on {describe(allocation)} already; nothing to do.")
@@ -207,7 +259,10 @@ class Gpufit:
                 self.forwarder.stop()
             self.client.release(allocation["id"])
         for allocation in doomed:
-            until_ended(self.client, self.shell, allocation, f"Released {describe(allocation)}.")
+            over = until_ended(self.client, self.shell, allocation, f"Released {describe(allocation)}.")
+            for said in (over.get("job") and ended(over), used(over)):
+                if said:
+                    print(said)
 
     # --- one cell
 
@@ -215,14 +270,16 @@ class Gpufit:
         # Before anything is started for it. (A kernel that runs may have run the cells that define what is pushed.)
         parcels = pack(options.push, self.shell.user_ns, fresh=options.new)
         if options.new:
-            allocation = obtain(self.client, self.shell, grammar.request_of(options))
+            allocation = obtain(self.client, self.shell, self._wanted(options))
             try:
                 self._run_on(allocation, options, cell, parcels)
             finally:
                 # Also after an error or a Ctrl-C: nobody could name it afterwards.
                 give_back(self.client, self.shell, allocation)
             return
-        self._run_on(until_running(self.client, self.shell, self._named(options.name)), options, cell, parcels)
+        allocation = self._named(options.name, kernel=True)
+        check_kernel(allocation)
+        self._run_on(until_running(self.client, self.shell, allocation), options, cell, parcels)
 
     def _run_on(self, allocation: Json, options: Namespace, cell: str, parcels: dict[str, bytes]) -> None:
         link, ours = self.forwarder.link_to(self.client, allocation)
@@ -254,14 +311,23 @@ class Gpufit:
 
     # --- parts
 
-    def _named(self, name: str | None, otherwise: str = "") -> Json:
-        """The allocation of that name; without one, the attached, or else the only one. Raises `NotFound`, or
-        `InvalidValue` if there are several; `otherwise` is what else can be done then."""
+    def _wanted(self, options: Namespace) -> Request:
+        """What is asked for, from this kernel's folder and notebook."""
+        return request_of(options, folder_here(), self.client.notebook())
+
+    def _named(self, name: str | None, otherwise: str = "", *, ended: bool = False, kernel: bool = False) -> Json:
+        """The allocation of that name; without one, the attached, or else the only one (`kernel`: that is no job;
+        `ended`: if there is none, the one that ended last). Raises `NotFound`, or `InvalidValue` if there are several;
+        `otherwise` is what else can be done then."""
         if name is not None:
             return self.client.get(name)
         if self.forwarder.allocation is not None:
             return latest(self.client, self.forwarder.allocation)
         held = self.client.allocations()
+        if kernel:
+            held = [one for one in held if not one.get("job")]
+        if ended and not held:
+            held = sorted(self.client.allocations(ended=True), key=lambda one: one.get("ended") or 0.0)[-1:]
         if len(held) == 1:
             return held[0]
         if not held:
@@ -279,6 +345,11 @@ class Gpufit:
             return None
         for one in self.client.allocations():
             if one["name"] == request.name:
+                if one.get("job"):
+                    raise Conflict(
+                        f"{request.name!r} is a job of yours, which no notebook can be attached to; use another name, "
+                        f"or end it first (%gpufit release {request.name})"
+                    )
                 if one["state"] == State.STOPPING:
                     until_ended(self.client, self.shell, one, f"The {request.name!r} before this one is given back.")
                     return None

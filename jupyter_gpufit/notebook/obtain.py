@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -15,31 +16,47 @@ from .outputs import outputs_of
 from .progress import Progress, follow
 from .show import describe, explanation
 
-__all__ = ["give_back", "is_what_is_asked", "obtain", "until_ended", "until_running"]
+__all__ = ["give_back", "granted", "is_what_is_asked", "obtain", "submit", "until_ended", "until_running"]
 
 
 def obtain(client: Client, shell: Any, request: Request) -> Json:
     """A running allocation for `request`. Ctrl-C cancels it; nothing is held then."""
-    with ThreadPoolExecutor(1, "gpufit-request") as asking:
-        # In a thread, because a Ctrl-C must not come between what was granted and our learning of it.
-        answer = asking.submit(client.request, request)
-        try:
-            allocation = answer.result()
-        except NotPlaced as refused:
-            outputs_of(shell).display({"data": explanation(refused.details).bundle(), "metadata": {}})
-            raise
-        except KeyboardInterrupt:
-            answer.add_done_callback(partial(_take_back, client))  # whatever else is pressed now
-            allocation = answer.result()
-            until_ended(client, shell, allocation, f"Cancelled {allocation['name']!r}; nothing is held.")
-            raise
+    (allocation,) = _granted(client, shell, lambda: [client.request(request)])
     return until_running(client, shell, allocation, cancel=True)
 
 
-def _take_back(client: Client, answer: Future[Json]) -> None:
+def submit(client: Client, shell: Any, request: Request, sweep: Mapping[str, Sequence[str]]) -> list[Json]:
+    """The allocations of the request's job, placed or queued. Ctrl-C cancels all of them."""
+    return _granted(client, shell, lambda: client.submit(request, sweep))
+
+
+def _granted(client: Client, shell: Any, ask: Callable[[], list[Json]]) -> list[Json]:
+    try:
+        return granted(client, shell, ask)
+    except NotPlaced as refused:
+        outputs_of(shell).display({"data": explanation(refused.details).bundle(), "metadata": {}})
+        raise
+
+
+def granted(client: Client, shell: Any, ask: Callable[[], list[Json]]) -> list[Json]:
+    """What `ask` gets. Ctrl-C gives all of it back, as soon as it is known. `shell`: as of `Progress`."""
+    with ThreadPoolExecutor(1, "gpufit-request") as asking:
+        # In a thread, because a Ctrl-C must not come between what was granted and our learning of it.
+        answer = asking.submit(ask)
+        try:
+            return answer.result()
+        except KeyboardInterrupt:
+            answer.add_done_callback(partial(_take_back, client))  # whatever else is pressed now
+            for allocation in answer.result():
+                until_ended(client, shell, allocation, f"Cancelled {allocation['name']!r}; nothing is held.")
+            raise
+
+
+def _take_back(client: Client, answer: Future[list[Json]]) -> None:
     """What a request was granted that nobody wants any more."""
     if answer.exception() is None:
-        client.release(answer.result()["id"])
+        for allocation in answer.result():
+            client.release(allocation["id"])
 
 
 def until_running(client: Client, shell: Any, allocation: Json, *, cancel: bool = False) -> Json:
@@ -88,19 +105,24 @@ def give_back(
 
 def until_ended(
     client: Client, shell: Any, allocation: Json, said: str | None, progress: Progress | None = None
-) -> None:
-    """Wait until everything it held is given back, and say so."""
+) -> Json:
+    """Wait until everything it held is given back, and say so; the allocation as it is then."""
     progress = progress or Progress(shell)
     with contextlib.suppress(NotFound):  # ended so long ago that it is forgotten
-        follow(client, latest(client, allocation), has_ended, progress)
+        allocation = follow(client, latest(client, allocation), has_ended, progress)
     progress.done(said or f"Released {describe(allocation)}.")
+    return allocation
 
 
 def is_what_is_asked(allocation: Json, request: Request) -> bool:
     """Whether it has the size that `request` asks for, and does not contradict it."""
-    return (
-        sorted(allocation["memory"]) == sorted(request.sizes)
+    asked = allocation.get("request") or {}
+    return bool(
+        not allocation.get("job")
+        and sorted(allocation["memory"]) == sorted(request.sizes)
         and (request.name is None or request.name == allocation["name"])
         and (request.image is None or request.image == allocation.get("image"))
+        and (not request.write_models or bool(asked.get("write_models")))
+        and (not request.require_model or (asked.get("require_model") and asked.get("model") == request.model))
         and allocation["state"] in ("pending", "starting", "running")
     )

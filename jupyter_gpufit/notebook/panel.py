@@ -22,7 +22,7 @@ from ..memory import format_memory, parse_memory
 from ..models import Gpu, Node, Request, State
 from ..naming import short_model
 from .client import Json
-from .grammar import parse_gpus
+from .options import parse_gpus
 from .progress import doing, fraction, standing
 from .show import describe
 
@@ -257,7 +257,7 @@ def row_of(allocation: Json, gpus: Mapping[str, Gpu], now: float, *, here: bool 
         here=here,
         wanted=wanted and not here and live,
         ended=ended,
-        can_attach=live and not here,
+        can_attach=live and not here and not allocation.get("job"),
         can_extend=live and bool(allocation.get("time") or expires),
         can_release=live,
     )

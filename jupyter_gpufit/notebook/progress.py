@@ -21,8 +21,10 @@ _PHASES = {
     "placing": "waiting for GPUs",
     "pulling": "pulling the image",
     "creating": "setting it up",
+    "uploading": "copying its files there",
     "starting": "starting",
     "connecting": "waiting for the kernel",
+    "collecting": "bringing its outputs home",
 }
 _STATES = {"pending": "asked", "stopping": "giving everything back"}
 
@@ -86,6 +88,11 @@ class Progress:
         if text != self._shown and (phase != self._phase or time.monotonic() - self._at >= _OFTEN):
             self._phase = phase
             self._put(text, fraction(allocation))
+
+    def tell(self, text: str, current: int | None, total: int | None) -> None:
+        """Likewise, of something else than an allocation: bytes that are copied."""
+        if text != self._shown and time.monotonic() - self._at >= _OFTEN:
+            self._put(text, min(current / total, 1.0) if current is not None and total else None)
 
     def done(self, text: str) -> None:
         """The last word, which stays."""

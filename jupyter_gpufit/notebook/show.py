@@ -9,17 +9,35 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from ..durations import format_duration
+import msgspec
+
+from ..durations import format_duration, format_moment
 from ..memory import format_memory
-from ..models import Node
+from ..models import Node, Usage
+from ..reporting.model_store import LAST_MOMENT
+from ..scheduling.usage import say
 from .client import Json
 from .progress import standing
 
-__all__ = ["Page", "allocation_table", "describe", "explanation", "gpu_table", "node_table", "text_table"]
+__all__ = [
+    "Page",
+    "about_job",
+    "allocation_table",
+    "describe",
+    "explanation",
+    "gpu_table",
+    "message_of",
+    "model_table",
+    "node_table",
+    "text_table",
+    "usage_table",
+    "used",
+]
 
 Row = Sequence[str]
 
 _MOST_ROWS = 200
+_RUN = 40  # characters of what a job runs
 _OF_NUMBERS = set("0123456789./ %°CW") | set("KMGTiB") | set("dhms")  # with their units
 
 
@@ -137,6 +155,21 @@ def gpu_table(nodes: Iterable[Node]) -> tuple[Row, list[list[str]]]:
     return ("node", "GPU", "model", "free", "load", "state", "note"), rows
 
 
+def model_table(nodes: Iterable[Node]) -> tuple[Row, list[list[str]]]:
+    """One row per model in a node's store."""
+    rows = [
+        [node.name, one.name, format_memory(one.size), _moment(one.modified)]
+        for node in nodes
+        for one in node.models or ()
+    ]
+    return ("node", "model", "size", "last written"), rows
+
+
+def _moment(moment: float | None) -> str:
+    """What a node says may be anything."""
+    return "" if moment is None or not 0 <= moment <= LAST_MOMENT else format_moment(moment)
+
+
 # --- allocations
 
 
@@ -154,6 +187,29 @@ def describe(allocation: Json) -> str:
     return f"{allocation['name']!r}" + (f": {count} {noun}{each}{where}" if count else where)
 
 
+def used(allocation: Json) -> str:
+    """What it really used of its GPUs, and what would have been enough; empty if that says nothing new."""
+    usage = allocation.get("usage")
+    if not usage or usage.get("suggested") is None:
+        return ""
+    said = say(msgspec.convert(usage, Usage))
+    return f"{said[0].upper()}{said[1:]}." if said else ""
+
+
+def usage_table(series: Json) -> tuple[Row, list[list[str]]]:
+    """One row per GPU: what was asked of it, and what was used. `series` is what `Client.usage` gives."""
+    rows = [
+        [
+            gpu["uuid"],
+            format_memory(gpu["asked"]) if gpu["asked"] else "",
+            format_memory(gpu["peak"]),
+            "?" if gpu["busy"] is None else f"{gpu['busy']:.0f} %",
+        ]
+        for gpu in (series.get("usage") or {}).get("gpus", ())
+    ]
+    return ("GPU", "asked", "peak", "busy"), rows
+
+
 def allocation_table(
     allocations: Iterable[Json], here: str | None = None, now: float | None = None
 ) -> tuple[Row, list[list[str]]]:
@@ -167,7 +223,7 @@ def allocation_table(
         rows.append(
             [
                 one["name"] + (" (here)" if one["id"] == here else ""),
-                one["state"] + (f" ({why})" if (why := one.get("reason") or _place(one)) else ""),
+                one["state"] + (f" ({why})" if (why := _why(one)) else ""),
                 one.get("node") or "",
                 str(len(one.get("gpus") or [])),
                 memory,
@@ -178,6 +234,29 @@ def allocation_table(
     return ("allocation", "state", "node", "GPUs", "memory each", "time left", "note"), rows
 
 
+def about_job(allocation: Json) -> str:
+    """What runs there, if it is a job, and the how manieth time: `"runs fit.py --lr=1e-3, attempt 2"`."""
+    job = allocation.get("job")
+    if not job:
+        return ""
+    text = " ".join([job["run"], *(f"{key}={value}" for key, value in job["sweep"].items()), *job["args"]])
+    text = text if len(text) <= _RUN else f"{text[: _RUN - 1]}…"
+    attempt = allocation.get("attempt") or 0
+    return f"runs {text}" + (f", attempt {attempt}" if attempt > 1 else "")
+
+
+def message_of(allocation: Json) -> str:
+    """The sentence on how it is, without the lines of its log that may follow it."""
+    first = str(allocation.get("message") or "").strip().partition("\n")[0]
+    return first.removesuffix(":").removesuffix("; its last lines were")
+
+
+def _why(allocation: Json) -> str:
+    code = allocation.get("exit_code")
+    reason = allocation.get("reason")
+    return f"{reason}, exit code {code}" if code and reason == "failed" else reason or _place(allocation)
+
+
 def _place(allocation: Json) -> str:
     queue = allocation.get("queue")
     return f"{queue['position']} of {queue['of']} waiting" if queue else ""
@@ -185,7 +264,8 @@ def _place(allocation: Json) -> str:
 
 def _note(allocation: Json, now: float) -> str:
     queue = allocation.get("queue")
-    return standing(queue, now) if queue else allocation.get("message") or ""
+    said = standing(queue, now) if queue else message_of(allocation)
+    return "; ".join(part for part in (about_job(allocation), said) if part)
 
 
 # --- selection

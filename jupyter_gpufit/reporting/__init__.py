@@ -6,7 +6,8 @@
     health.py      what it means: which GPUs may be allocated, and why not
     sampler.py     the parent of that child: always has an answer
     simulated.py   GPUs that do not exist, and behave
-    source.py      the two above, as something that can be asked for a report
+    model_store.py what is in the node's model store, looked through in a thread now and then
+    source.py      the above, as something that can be asked for a report
     agent.py       ... and serves what it says over HTTP (`jupyter gpufit reporter`)
 
 Importing any of it but `nvml.py` loads no NVML.

@@ -58,6 +58,13 @@ class _ReportCollector(Collector):
         node = InfoMetricFamily("gpufit_node", "The node and its NVIDIA driver.")
         node.add_metric([], {"host": report.host, "driver": report.driver or "", "cuda": report.cuda or ""})
         yield node
+        models = GaugeMetricFamily(
+            "gpufit_model_size_bytes", "Size of a model in the node's model store.", labels=["name"]
+        )
+        for model in report.models or ():
+            if model.size is not None:
+                models.add_metric([model.name], float(model.size))
+        yield models
         for name, text, value in _GAUGES:
             family = GaugeMetricFamily(name, text, labels=_LABELS)
             for gpu in report.gpus:

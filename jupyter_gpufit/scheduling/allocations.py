@@ -13,8 +13,9 @@ stop the unit, again and again until it is confirmed gone; only then is it ended
 reserved from the moment of placement until nothing can be running on it any more.
 
 Here is what follows from each event while an allocation starts, runs and ends. Beside it: `queueing.py` (where it goes,
-and what waits), `lifetime.py` (time limits), `outages.py` (nodes that do not answer), `recovery.py` (what a scheduler
-that died left). The steps that events lead to are in `steps.py`, the accounts in `bookkeeping.py`.
+and what waits), `jobs.py` (allocations without a kernel), `lifetime.py` (time limits), `outages.py` (nodes that do not
+answer), `recovery.py` (what a scheduler that died left). The steps that events lead to are in `steps.py`, the accounts
+in `bookkeeping.py`.
 """
 
 from __future__ import annotations
@@ -27,9 +28,13 @@ from ..models import EndReason, Progress, State
 from . import events as ev
 from .entries import UNIT_WORK, Entry, Limits, Overcommitted, with_lines
 from .events import Event, Failure, Instruction, Work
+from .jobs import KERNELS
 from .recovery import Recovery
 
 __all__ = ["Entry", "Ledger", "Limits", "Overcommitted"]
+
+_MOMENTS = ("created", "started", "expires", "unreachable_since", "warning_at")
+"""Of an allocation, those that move with the clock."""
 
 
 class Ledger(Recovery):
@@ -50,13 +55,18 @@ class Ledger(Recovery):
         entry = self.entries.get(event.id)
         if entry is None or entry.state is State.ENDED:
             return []
+        if entry.job is not None and isinstance(event, KERNELS):
+            return []
         if isinstance(event, ev.Placed) and entry.live:
             self._check_free(entry, event.placement)
         work, react = _HANDLERS[type(event)]
         if work is not None:
             entry.busy.discard(work)
         before = entry.allocation
-        react(self, entry, event)
+        if entry.moving and work is not None:
+            self._go_elsewhere(entry)
+        else:
+            react(self, entry, event)
         if entry.id in self.entries:
             self._show_outages(entry)
             self._report(entry, before, save=not isinstance(event, ev.Progressed | ev.Ranked))
@@ -72,7 +82,8 @@ class Ledger(Recovery):
             before = entry.allocation
             entry.deadlines = {what: at + by for what, at in entry.deadlines.items()}
             entry.placed_at, entry.warned_until = entry.placed_at + by, entry.warned_until + by
-            moments = {key: getattr(before, key) for key in ("created", "expires", "unreachable_since", "warning_at")}
+            entry.began, entry.wait_until = (at and at + by for at in (entry.began, entry.wait_until))
+            moments = {key: getattr(before, key) for key in _MOMENTS}
             self._set(entry, **{key: at + by for key, at in moments.items() if at is not None})
             if entry.deadlines:
                 self._out.append(ev.Wake(id=entry.id, at=min(entry.deadlines.values())))
@@ -84,7 +95,7 @@ class Ledger(Recovery):
     # --- starting: unit, kernel, answer
 
     def _progressed(self, entry: Entry, event: ev.Progressed) -> None:
-        if Work.PREPARE in entry.busy and entry.live:
+        if (Work.PREPARE in entry.busy and entry.live) or (entry.job is not None and entry.busy & UNIT_WORK):
             self._set(entry, progress=event.progress)
 
     def _prepared(self, entry: Entry, event: ev.Prepared) -> None:
@@ -95,6 +106,8 @@ class Ledger(Recovery):
             self._wind_down(entry)
         elif entry.stop_wanted:
             self._stop_unit(entry)
+        elif entry.job is not None:
+            self._run_job(entry, event.unit)
         else:
             self._set(entry, progress=Progress(phase="starting"))
             self._deadline(entry, "launch", self.limits.launch_within)
@@ -116,6 +129,10 @@ class Ledger(Recovery):
             self._prepare(entry)  # a kernel that restarts keeps its GPUs: the other one may yield
         elif unreachable and self._waits_for_node(entry):
             pass
+        elif entry.job is not None and event.failure is Failure.CANCELLED:
+            entry.unsure = True  # by the end of this scheduler: the next one starts it
+        elif entry.job is not None and elsewhere:
+            self._move(entry, event.message)
         elif unreachable and entry.state is State.RUNNING:
             self._set(entry, message=event.message)
             self._vacant(entry)
@@ -130,7 +147,7 @@ class Ledger(Recovery):
         self._forget_silence(entry)
         entry.unsure, entry.cards, entry.broken = False, {}, {}
         progress = Progress(phase="placing", message=event.message)
-        self._set(entry, node=None, gpus=(), memory=(), progress=progress)
+        self._set(entry, node=None, gpus=(), memory=(), totals=(), progress=progress)
         self._place(entry)
 
     def _launch_asked(self, entry: Entry, event: ev.LaunchAsked) -> None:
@@ -145,6 +162,8 @@ class Ledger(Recovery):
             self._wind_down(entry)
         elif entry.stop_wanted:
             self._stop_unit(entry)
+        elif entry.job is not None:
+            self._job_runs(entry)
         elif entry.state is State.STARTING:
             self._set(entry, progress=Progress(phase="connecting"))
             self._deadline(entry, "ready", self.limits.ready_within)
@@ -156,6 +175,8 @@ class Ledger(Recovery):
             self._wind_down(entry)
         elif entry.stop_wanted:
             self._stop_unit(entry)
+        elif entry.job is not None:
+            self._job_not_started(entry, event)
         else:
             self._end(entry, _why(event.failure), with_lines(event.message, event.logs), patient=True)
 
@@ -166,6 +187,9 @@ class Ledger(Recovery):
             self._wind_down(entry)
 
     def _ready(self, entry: Entry, event: ev.KernelStarted | ev.KernelReady | ev.TakenBack) -> None:
+        if entry.job is not None:
+            self._taken_up(entry)
+            return
         entry.kernel_up = True
         self._set(entry, kernel_id=event.kernel_id)
         if not entry.live:
@@ -188,7 +212,11 @@ class Ledger(Recovery):
     def _unit_exited(self, entry: Entry, event: ev.UnitExited) -> None:
         if entry.unit is None or entry.unit.id != event.unit or not entry.live or entry.busy & UNIT_WORK:
             return  # not ours any more, or the work under way finds out by itself
-        if entry.state is State.STARTING:
+        if entry.job is not None and entry.restarting:
+            pass  # this attempt is over: its unit could not be removed so far
+        elif entry.job is not None:
+            self._job_exited(entry, event)
+        elif entry.state is State.STARTING:
             self._end(entry, EndReason.FAILED, event.message, patient=True)
         else:  # the kernel manager may restart it
             self._set(entry, message=event.message)
@@ -231,6 +259,15 @@ class Ledger(Recovery):
         else:
             self._prepare(entry)
 
+    def _used(self, entry: Entry, event: ev.Used) -> None:
+        self._set(entry, usage=event.usage)
+
+    def _over_used(self, entry: Entry, event: ev.OverUsed) -> None:
+        if event.message and entry.live:
+            self._warn(entry, "memory", event.message)
+        else:
+            self._unwarn(entry, "memory")
+
     # --- stopping
 
     def _release_asked(self, entry: Entry, event: ev.ReleaseAsked) -> None:
@@ -249,10 +286,15 @@ class Ledger(Recovery):
         entry.stop_failures = 0
         entry.unsure = entry.launched = entry.stop_wanted = False
         self._set(entry, unit=None)
+        if event.outputs is not None:
+            self._set(entry, outputs=event.outputs)
         if not entry.live:
+            said = entry.said if entry.job is None else self._last_word(entry, event)
             failed = entry.allocation.reason is EndReason.FAILED
-            self._set(entry, message=with_lines(entry.said, event.logs) if failed else entry.said)
+            self._set(entry, message=with_lines(said, event.logs) if failed else said)
             self._wind_down(entry)
+        elif entry.job is not None:
+            self._next_attempt(entry)
         elif entry.restarting:
             self._prepare(entry)
         else:
@@ -266,6 +308,8 @@ class Ledger(Recovery):
             del entry.deadlines[what]
         if "lost" in due:
             self._lost(entry)
+            if entry.job is not None and entry.live:
+                due = set()  # it begins anew elsewhere, and so does its time
         if not entry.live:
             if "kernel" in due and Work.START_KERNEL in entry.busy:
                 self._insist(entry)
@@ -323,6 +367,8 @@ _HANDLERS: dict[type[Event], tuple[Work | None, Callable[[Ledger, Entry, Any], N
     ev.ExtendAsked: (None, Ledger._extend_asked),
     ev.Idled: (None, Ledger._idled),
     ev.Stirred: (None, Ledger._stirred),
+    ev.Used: (None, Ledger._used),
+    ev.OverUsed: (None, Ledger._over_used),
     ev.KernelStopped: (Work.STOP_KERNEL, Ledger._kernel_stopped),
     ev.UnitGone: (Work.STOP_UNIT, Ledger._unit_gone),
     ev.StopFailed: (Work.STOP_UNIT, Ledger._stop_failed),
@@ -341,5 +387,6 @@ _DUE: dict[str, Callable[[Ledger, Entry], None]] = {
     "launch": Ledger._not_launched,
     "ready": Ledger._not_ready,
     "retry": Ledger._retry,
+    "again": Ledger._attempt,
     "forgive": Ledger._forgiven,
 }

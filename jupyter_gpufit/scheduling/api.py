@@ -6,11 +6,15 @@ Today the scheduler lives in their own process (`scheduler.py`); later it may be
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from ..models import Allocation, Endpoint, EndReason, Node, Request, Unit
 from .about import About
 from .fit import Decision
+from .logs import Log
+from .needs import Launcher
+from .usage import UsageSeries
 
 __all__ = ["Scheduler"]
 
@@ -42,6 +46,16 @@ class Scheduler(Protocol):
         `InvalidValue`, `Unavailable` (starting or stopping).
         """
 
+    async def submit(
+        self, request: Request, owner: str, sweep: Mapping[str, Sequence[str]] | None = None
+    ) -> list[Allocation]:
+        """Ask for a job (`request.job`), or with a `sweep` for one for each combination of its values, as for a kernel
+        with `request`: for all of them, or for none. One that says nothing of `wait` waits for a day.
+
+        A job runs unattended, also when this process ends: the next scheduler takes it up. Raises what `request` does,
+        and what `JobHost.check_in` does.
+        """
+
     def allocations(self, owner: str | None = None, ended: bool = False) -> Sequence[Allocation]:
         """Allocations that have not ended (and with `ended` the recent ones that have), oldest first."""
 
@@ -67,8 +81,19 @@ class Scheduler(Protocol):
     async def changed(self, id: str, version: int, timeout: float) -> Allocation:
         """The allocation as soon as its `version` is greater than `version`, or as it is after `timeout` seconds."""
 
-    async def logs(self, id: str, tail: int | None = None) -> str:
-        """What its unit printed (kept after the end, up to a limit)."""
+    async def logs(self, id: str, tail: int | None = None, after: str = "") -> Log:
+        """What it printed (kept after the end, up to a limit): the last `tail` lines, or all; with `after` (a
+        `Log.mark`) only what came after that. A job's is that of all its attempts. Raises `NodeUnreachable`."""
+
+    async def usage(self, id: str) -> UsageSeries:
+        """What it used of its GPUs, as far as that is known by now; also after the end. Raises `NotFound`."""
+
+    def keep(self, id: str, part: str, data: bytes | None) -> None:
+        """Keep `data` (`None`: no longer) until nobody can ask about the allocation any more, some time after its end;
+        also should this process die."""
+
+    async def kept(self, id: str, part: str) -> bytes | None:
+        """What was kept last as that part, by this process or one before it."""
 
     def subscribe(self, callback: Callable[[Allocation], None]) -> Callable[[], None]:
         """Call back with each allocation that changed, until the returned function is called."""
@@ -114,6 +139,10 @@ class Scheduler(Protocol):
         As long as the node's engine is known not to answer it waits for that. `died`: how the unit before ended, if
         nobody had asked for it. Raises `NodeUnreachable` (it may be tried again), or why the allocation ends.
         """
+
+    def unit(self, id: str) -> AbstractAsyncContextManager[tuple[Launcher, Unit]]:
+        """The launcher and the unit of a running allocation, to copy files (`jobs/transfers.py`). Raises `NotFound`,
+        `Conflict` (it does not run), `NodeUnreachable`."""
 
     async def interrupt(self, id: str) -> None:
         """`Launcher.interrupt`; never raises."""

@@ -24,6 +24,8 @@ __all__ = [
     "by_index",
     "compare",
     "glob",
+    "has_model",
+    "has_store",
     "is_literal",
     "left_out",
     "lends",
@@ -31,11 +33,13 @@ __all__ = [
     "permits",
     "pool_of",
     "possible",
+    "writable",
 ]
 
 MOST_MEMORY = 2**52
 """Bytes (4 PiB). More than this on one GPU is a broken report, not memory; sums of it still fit in 64 bits."""
 
+_MOST_NAMES = 5
 _WILD = re.compile(r"[*?\[]")
 
 
@@ -78,11 +82,29 @@ def lends(gpu: Gpu, shared: bool) -> bool:
 
 def model_matches(gpu: Gpu, request: Request) -> bool:
     """Whether the GPU is of the asked model."""
-    return request.model is None or model_glob(request.model)(gpu.model) is not None
+    return request.gpu_model is None or model_glob(request.gpu_model)(gpu.model) is not None
+
+
+def has_store(node: Node) -> bool:
+    """Whether the node has a model store."""
+    return node.model_store or node.models is not None
+
+
+def has_model(node: Node, name: str) -> bool | None:
+    """Whether the node's model store has the model; `None`: what is in it has not been told (yet)."""
+    if node.models is None:
+        return None if node.model_store else False
+    return any(model.name == name for model in node.models)
+
+
+def writable(node: Node) -> bool:
+    """Whether the node has a model store that a request may ask to write to."""
+    return node.models_write and has_store(node)
 
 
 def permits(node: Node, request: Request) -> str | None:
-    """Why the person's own wishes leave this node out, now and ever (its name, its labels); `None` if they do not."""
+    """Why the person's own wishes leave this node out, now and ever (its name, its labels, its model store); `None` if
+    they do not."""
     if request.node is not None and not glob(request.node)(node.name):
         verb = "is not" if is_literal(request.node) else "does not match"
         return f"its name {verb} {request.node!r}"
@@ -91,18 +113,34 @@ def permits(node: Node, request: Request) -> str | None:
             return f"it has no label {label!r}, {value!r} asked"
         if node.labels[label] != value:
             return f"its label {label!r} is {node.labels[label]!r}, {value!r} asked"
+    if request.require_model and request.model is not None and has_model(node, request.model) is False:
+        return f"it does not have model {request.model!r} ({_in_store(node)})"
+    if request.write_models and not writable(node):
+        return "its model store may not be written to" if has_store(node) else "it has no model store to write to"
     return None
 
 
+def _in_store(node: Node) -> str:
+    if not has_store(node):
+        return "it has no model store"
+    names = sorted(model.name for model in node.models or ())
+    more = len(names) - _MOST_NAMES
+    shown = ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return f"it has {shown}" if names else "its model store is empty"
+
+
 def left_out(node: Node, request: Request, exclude: Mapping[str, str]) -> str | None:
-    """Why the node is not looked at: the person's wishes, its model of GPU, not usable, excluded; `None` if it is."""
+    """Why the node is not looked at: the person's wishes, its model of GPU, not usable, it has not told what is in its
+    model store, excluded; `None` if it is."""
     if (reason := permits(node, request)) is not None:
         return reason
-    if request.model is not None and node.gpus and not any(model_matches(gpu, request) for gpu in node.gpus):
+    if request.gpu_model is not None and node.gpus and not any(model_matches(gpu, request) for gpu in node.gpus):
         models = ", ".join(sorted({gpu.model or "unknown" for gpu in node.gpus}))
-        return f"no GPU of model {request.model!r} (it has {models})"
+        return f"no GPU of model {request.gpu_model!r} (it has {models})"
     if node.reason is not None:
         return f"not usable: {node.reason}"
+    if request.require_model and request.model is not None and has_model(node, request.model) is None:
+        return f"it has not told which models it has, {request.model!r} asked"
     return exclude.get(node.name)
 
 
@@ -118,6 +156,11 @@ class Pool:
     def free(self) -> tuple[int, ...]:
         """Bytes free on each of `gpus`."""
         return tuple(gpu.memory_free or 0 for gpu in self.gpus)
+
+    @property
+    def has_model(self) -> bool:
+        """Whether the node is known to have the model that the request would like to find there."""
+        return self.request.model is not None and has_model(self.node, self.request.model) is True
 
     @cached_property
     def total(self) -> int:
@@ -138,7 +181,7 @@ class Pool:
     @property
     def which(self) -> str:
         """The model asked, as it follows "idle GPUs" in an explanation; empty if none was."""
-        return "" if self.request.model is None else f" of model {self.request.model!r}"
+        return "" if self.request.gpu_model is None else f" of model {self.request.gpu_model!r}"
 
     @property
     def out_of_order(self) -> str:
@@ -156,7 +199,7 @@ def pool_of(node: Node, request: Request) -> Pool:
     """The node's candidate GPUs for the request. Whether the node is usable at all is `left_out`'s to say."""
     shared = request.shared
     gpus: Iterable[Gpu] = (gpu for gpu in node.gpus if lends(gpu, shared))
-    if request.model is not None:
+    if request.gpu_model is not None:
         gpus = (gpu for gpu in gpus if model_matches(gpu, request))
     return Pool(node, request, tuple(sorted(gpus, key=by_index)))
 

@@ -13,6 +13,8 @@ from .events import Work
 from .execution import Execution
 from .fleet import Fleet
 from .idleness import Idleness
+from .logbook import Logbook
+from .metering import Metering
 from .reaper import Reaper
 from .store import Store
 from .works import UnitWork
@@ -25,7 +27,7 @@ _CLOSE_WITHIN = 10.0  # s; for what is cancelled at the end to be undone
 
 
 class Driver(Execution):
-    """Base of `LocalScheduler`."""
+    """Base of `ForKernels`."""
 
     async def open(self) -> None:
         """Take up the cluster's nodes, and what a scheduler that died left in the store: its kernels are taken back
@@ -38,6 +40,7 @@ class Driver(Execution):
             restart_within=self.restart_within,
             lost_after=self.lost_after,
             outlive=0.0 if self._embedded else self.outlive,
+            outlive_jobs=self.outlive_jobs if self._lasting else 0.0,
         )
         self._ledger = Ledger(self.id, limits)
         ours = self._store.schedulers
@@ -53,9 +56,20 @@ class Driver(Execution):
             on_report=self._on_report,
             log=self.log,
         )
-        self._units = UnitWork(self._fleet, ours, self.log, self.keep_logs)
+        self._logbook = Logbook(self._store, self.keep_logs)
+        self._units = UnitWork(self._fleet, ours, self.log, self._logbook)
         self._reaper = Reaper(self._fleet, ours, self._belongs, self.log, self.reap_grace)
         self._idleness = Idleness(self._ledger.entries, self._cluster, self._host, self._handle, self._clock, self.log)
+        self._metering = Metering(
+            self._ledger.entries,
+            self._cluster,
+            self._handle,
+            self._store.keep,
+            self._store.kept,
+            self._clock,
+            self.sample_period,
+            self.log,
+        )
         self._open = True
         for entry in entries:
             self._records.add(entry.allocation)
@@ -63,16 +77,25 @@ class Driver(Execution):
                 self._retire(entry.allocation)
         self._fleet.start()
         self._idleness.start()
+        self._metering.start()
         remembered = () if self._host is None or self._embedded else self._remembered()
-        self._execute(self._ledger.restore(entries, self._clock(), _DIED, remembered))
+        if self._jobs is not None and self._store.alone:
+            self._jobs.forget_others({entry.id for entry in entries if entry.state is not State.ENDED})
+        self._execute(self._ledger.restore(entries, self._clock(), _DIED, remembered, jobs=self._lasting))
         self._look_at_nodes()
         self._forget_kernels(entries)
         for id in [id for id in self._store.memories if id not in self._ledger.entries]:
             self._store.forget_memories(id)  # they ended in the last moment of the one before us
 
+    def _handle(self, event: ev.Event) -> None:
+        if not isinstance(event, ev.Used):
+            self._metering.tell(event.id)  # it may end by that
+        super()._handle(event)
+
     def _clock_set(self, by: float, now: float) -> None:
         super()._clock_set(by, now)
         self._idleness.clock_set(now)
+        self._metering.clock_set(by)
         self._make_room()  # and those that wait are told until when
 
     def _forget_kernels(self, left: Sequence[Entry]) -> None:
@@ -89,13 +112,18 @@ class Driver(Execution):
             while Work.TAKE_BACK in entry.busy and not self._dead:
                 await self._bell.wait(entry.id)
 
+    @property
+    def _lasting(self) -> bool:
+        """Whether there may be a next scheduler, which takes up the jobs of this one."""
+        return not self._embedded and self._store.path is not None
+
     def _remembered(self) -> set[str]:
         return {id for id, parts in self._store.memories.items() if "kernel" in parts}
 
     async def close(self, release: bool = True) -> None:
-        """Release everything (or, with `release=False`, only what the next scheduler cannot take back), wait for that
-        to be confirmed for up to `stop_within` seconds, and stop. Idempotent. What could not be confirmed is left to
-        the next start."""
+        """Release everything (or, with `release=False`, only what the next scheduler cannot take back) but jobs, wait
+        for that to be confirmed for up to `stop_within` seconds, and stop. Idempotent. What could not be confirmed is
+        left to the next start, and so are jobs, in whatever state, if there may be one."""
         if not self._open:
             return
         self._open = False
@@ -104,7 +132,7 @@ class Driver(Execution):
         kept |= {entry.id for entry in self._ledger.entries.values() if entry.queued and entry.hosted}
         try:
             for entry in list(self._ledger.entries.values()):
-                if release or entry.id not in kept:
+                if (release or entry.id not in kept) and not (self._lasting and entry.job is not None):
                     self._handle(ev.ReleaseAsked(id=entry.id, message=_STOPPED))
             await self._wait_for_ends()
         finally:
@@ -127,6 +155,7 @@ class Driver(Execution):
                 timer.cancel()
         self._alarms.close()
         await self._idleness.close()
+        await self._metering.close()
         try:
             await self._works.close(_CLOSE_WITHIN)
         finally:

@@ -5,13 +5,25 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from ..models import Allocation, Claim, State, Unit
+from ..models import Allocation, Claim, Job, State, Unit
 from .events import Work
 
-__all__ = ["CANCELLABLE", "MESSAGE_LINES", "UNIT_WORK", "Entry", "Limits", "Overcommitted", "fresh", "with_lines"]
+__all__ = [
+    "CANCELLABLE",
+    "MESSAGE_LINES",
+    "SWEEP_GAP",
+    "UNIT_WORK",
+    "Entry",
+    "Limits",
+    "Overcommitted",
+    "fresh",
+    "with_lines",
+]
 
 MESSAGE_LINES = 20
 """Of a failed unit's log, in the message for people; all that is kept is behind `logs`."""
+SWEEP_GAP = 600.0
+"""Seconds that each further job of a sweep is taken to be younger than it is: so that others get their turn between."""
 UNIT_WORK = frozenset({Work.PREPARE, Work.START_UNIT, Work.STOP_UNIT})
 CANCELLABLE = frozenset({Work.PLACE, Work.PREPARE, Work.START_UNIT, Work.START_KERNEL})
 
@@ -42,6 +54,14 @@ class Limits(Struct, frozen=True, kw_only=True):
     outlive: float = 0.0
     """A process unit waits so long for the next server when its own died. (A container has all the time in the world.)
     """
+    outlive_jobs: float = 0.0
+    """Likewise, one in which a job runs."""
+    requeue_wait: float = 86400.0
+    """A job whose node was lost waits for another for so long."""
+    again_first: float = 2.0
+    """Pause before the second attempt of a job that failed; doubles with each further one ..."""
+    again_most: float = 60.0
+    """... up to this."""
     retry_first: float = 1.0
     """Pause before the second try to stop a unit; doubles with each further one ..."""
     retry_most: float = 30.0
@@ -53,7 +73,7 @@ class Entry(Struct, kw_only=True):
 
     allocation: Allocation
     hosted: bool
-    """The scheduler's own `KernelHost` starts the kernel."""
+    """The scheduler's own host starts what runs in it: a kernel, or a job."""
     cards: dict[str, str] = {}
     """uuid -> card, of the GPUs it holds."""
     totals: dict[str, int] = {}
@@ -81,7 +101,7 @@ class Entry(Struct, kw_only=True):
     unsure: bool = False
     """Something of it may be on the node that we do not know as a unit."""
     launched: bool = False
-    """A kernel's process was started in the unit."""
+    """A kernel's process, or a job, was started in the unit."""
     restarting: bool = False
     """A new unit is asked for, in the place of the one before."""
     stop_wanted: bool = False
@@ -93,13 +113,27 @@ class Entry(Struct, kw_only=True):
     busy: set[Work] = set()
     deadlines: dict[str, float] = {}
     """What happens at which moment: `wait`, `launch`, `ready`, `expire`, `warn`, `restart`, `kernel`, `retry`,
-    `lost`, `forgive`."""
+    `lost`, `forgive`, `again`."""
     warned_until: float = 0.0
     """Warnings of the end of its time that were due before this moment have been given, or are not needed."""
     said: str = ""
     """Why it ends, as it was said first."""
     died: str = ""
-    """How the kernel before this one ended, if nobody had asked for it."""
+    """How the kernel, or the attempt of the job, before this one ended, if nobody had asked for it."""
+    began: float = 0.0
+    """When this attempt of the job began to run; 0: it has not, as far as is known."""
+    starts: int = 0
+    """Attempts of the job that began to run."""
+    failures: int = 0
+    """Attempts of the job that failed by themselves."""
+    leaving: str = ""
+    """Why the job is to go elsewhere as soon as it is known that nothing of it runs here."""
+    moving: str = ""
+    """Why the job cannot stay on its node: it goes elsewhere as soon as nothing of it is under way."""
+    moved: str = ""
+    """Why it had to leave the node before this one, until it runs again."""
+    wait_until: float = 0.0
+    """When it has waited for long enough for another node; 0: it waits for as long as it said."""
     stop_failures: int = 0
     """In a row."""
     silence: str = ""
@@ -124,6 +158,11 @@ class Entry(Struct, kw_only=True):
         return self.allocation.unit
 
     @property
+    def job(self) -> Job | None:
+        """What runs in it, if that is no kernel."""
+        return self.allocation.request.job
+
+    @property
     def live(self) -> bool:
         """Neither ending nor ended."""
         return self.state not in (State.STOPPING, State.ENDED)
@@ -136,7 +175,13 @@ class Entry(Struct, kw_only=True):
     @property
     def rank(self) -> tuple[int, float]:
         """Its place among those that wait: by priority, then by age."""
-        return -self.allocation.request.priority, self.allocation.created
+        turn = 0 if self.job is None else self.job.turn
+        return -self.allocation.request.priority, self.allocation.created + turn * SWEEP_GAP
+
+    @property
+    def waits_until(self) -> float:
+        """How long it waits for a place."""
+        return self.wait_until or self.allocation.created + float(self.allocation.request.wait or 0)
 
     @property
     def prepared(self) -> bool:

@@ -8,10 +8,14 @@ life. For each instruction marked *work* exactly one of the named events must co
     Prepare        Launcher.prepare                                       Prepared | PrepareFailed
     StartKernel    KernelHost.start                                       KernelStarted | KernelStartFailed
     StartUnit      Launcher.start, for the caller of `launch`             UnitStarted | UnitStartFailed
+    RunJob         JobHost.start                                          UnitStarted | UnitStartFailed
     StopKernel     KernelHost.stop                                        KernelStopped
-    StopUnit       Launcher.logs, Launcher.stop                           UnitGone | StopFailed
-    TakeBack       Launcher.take_over, KernelHost.take_back               TakenBack | TakeBackFailed
+    StopUnit       Launcher.logs, Launcher.stop (of a job, before that:   UnitGone | StopFailed
+                   Launcher.halt, JobHost.collect)
+    TakeBack       Launcher.take_over, KernelHost.take_back (of a job     TakenBack | TakeBackFailed
+                   only the former)
     Cancel         cancel that work (its event still comes back)          -
+    Clean          remove what may be left on a node, once it answers     -
     Publish        tell the cluster what the ledger holds on a node       -
     Wake           send `Woken` at that moment or later                   -
     Save, Notify   store it; tell whoever watches                         -
@@ -23,10 +27,11 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from ..models import EndReason, Launch, Placement, Progress, Queued, Request, Unit
+from ..models import EndReason, Launch, Placement, Progress, Queued, Request, Unit, Usage
 
 __all__ = [
     "Cancel",
+    "Clean",
     "Event",
     "ExtendAsked",
     "Failure",
@@ -43,6 +48,7 @@ __all__ = [
     "NodeSilent",
     "NotPlaced",
     "Notify",
+    "OverUsed",
     "Place",
     "Placed",
     "Prepare",
@@ -54,6 +60,7 @@ __all__ = [
     "ReleaseAsked",
     "Requested",
     "RestartAsked",
+    "RunJob",
     "Save",
     "StartKernel",
     "StartUnit",
@@ -69,6 +76,7 @@ __all__ = [
     "UnitGone",
     "UnitStartFailed",
     "UnitStarted",
+    "Used",
     "Wake",
     "Woken",
     "Work",
@@ -120,6 +128,8 @@ class Requested(Event, frozen=True, kw_only=True):
     owner: str
     request: Request
     kernel_id: str | None = None
+    behind: str = ""
+    """Why it waits without a try: so does one before it that asks for the same."""
 
 
 class Placed(Event, frozen=True, kw_only=True):
@@ -168,7 +178,7 @@ class LaunchAsked(Event, frozen=True, kw_only=True):
 
 
 class UnitStarted(Event, frozen=True, kw_only=True):
-    """Its kernel process runs; it does not answer yet."""
+    """Its kernel process runs; it does not answer yet. Or its job runs."""
 
     ports: tuple[int, ...] = ()
 
@@ -199,9 +209,9 @@ class KernelReady(Event, frozen=True, kw_only=True):
 
 
 class TakenBack(Event, frozen=True, kw_only=True):
-    """`KernelHost.take_back` returned: the kernel that a server before this one started is ours."""
+    """`KernelHost.take_back` returned: the kernel that a server before this one started is ours. Or the job is."""
 
-    kernel_id: str
+    kernel_id: str | None
 
 
 class TakeBackFailed(Event, frozen=True, kw_only=True):
@@ -223,6 +233,9 @@ class UnitExited(Event, frozen=True, kw_only=True):
     unit: str
     """Id of the unit; one that is not the allocation's own any more means nothing."""
     message: str
+    code: int = 1
+    with_node: bool = False
+    """Because of its node, which was started anew: not by itself."""
 
 
 class StopAsked(Event, frozen=True, kw_only=True):
@@ -262,6 +275,19 @@ class Stirred(Event, frozen=True, kw_only=True):
     """It does something again, after `Idled`."""
 
 
+class Used(Event, frozen=True, kw_only=True):
+    """What it has used so far."""
+
+    usage: Usage
+
+
+class OverUsed(Event, frozen=True, kw_only=True):
+    """It uses more memory than it had asked for."""
+
+    message: str
+    """For people; empty: not any more."""
+
+
 class KernelStopped(Event, frozen=True, kw_only=True):
     """`KernelHost.stop` returned, raised, or took too long."""
 
@@ -270,6 +296,10 @@ class UnitGone(Event, frozen=True, kw_only=True):
     """Confirmed: nothing of the allocation is left on the node."""
 
     logs: str = ""
+    outputs: str | None = None
+    """Where the outputs of a job are now, if it had any."""
+    said: str = ""
+    """Why they are not, in a sentence for people."""
 
 
 class StopFailed(Event, frozen=True, kw_only=True):
@@ -334,6 +364,10 @@ class StartUnit(Instruction, frozen=True, kw_only=True):
     unit: Unit
 
 
+class RunJob(Instruction, frozen=True, kw_only=True):
+    unit: Unit
+
+
 class StopKernel(Instruction, frozen=True, kw_only=True):
     kernel_id: str
 
@@ -342,6 +376,8 @@ class StopUnit(Instruction, frozen=True, kw_only=True):
     node: str
     unit: Unit | None
     """`None`: not known; whatever carries the allocation's label there."""
+    collect: bool = False
+    """A job may have run in it: it is to end in good order, and its outputs are to be brought home first."""
 
 
 class TakeBack(Instruction, frozen=True, kw_only=True):
@@ -350,6 +386,10 @@ class TakeBack(Instruction, frozen=True, kw_only=True):
 
 class Cancel(Instruction, frozen=True, kw_only=True):
     work: Work
+
+
+class Clean(Instruction, frozen=True, kw_only=True):
+    node: str
 
 
 class Publish(Instruction, frozen=True, kw_only=True):

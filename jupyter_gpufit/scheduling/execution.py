@@ -2,9 +2,10 @@
 
     event ─→ Ledger ─→ instructions ─┬─ Place                              select and reserve, at once
                 (pure)               ├─ Prepare, StartUnit, StopUnit       in tasks, by the node's launcher
+                                     ├─ RunJob                             in a task, by the job host
                                      ├─ StartKernel, StopKernel, TakeBack  in tasks, by the kernel host
                                      ├─ Publish, Save, Notify              cluster, store, whoever watches
-                                     └─ Wake, Cancel
+                                     └─ Wake, Cancel, Clean
 
 The way there and back is in `handling.py`, selection in `placing.py`; here is what is done by launchers and hosts.
 """
@@ -13,20 +14,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
+import msgspec
+
 from ..durations import format_duration
-from ..errors import GpufitError, LaunchError
-from ..models import Claim, Endpoint, Node, Progress, State, Unit
+from ..errors import GpufitError, LaunchError, NodeUnreachable, NotFound, StoreError
+from ..models import Claim, Endpoint, Launch, Node, Progress, State, Unit
 from . import events as ev
 from .entries import Entry
 from .events import Work
+from .needs import Launcher
 from .placing import Placing
 
 __all__ = ["Execution"]
 
 T = TypeVar("T")
+
+_PATIENT = 120  # tries, at most half a minute apart, to find room on this machine for the outputs of a job
 
 
 class Execution(Placing):
@@ -37,6 +44,8 @@ class Execution(Placing):
     def _prepare(self, what: ev.Prepare) -> None:
         def prepared(unit: Unit) -> None:
             self._errors.pop(what.id, None)  # of tries before this one: what goes wrong from now on is something else
+            if self._ledger.entries[what.id].moved:  # back where it was, perhaps: while this one was being made, what
+                self._reaper.visit(what.node)  # is left there of an attempt before could not be told from it
             self._handle(ev.Prepared(id=what.id, unit=unit))
 
         def failed(error: BaseException | None) -> None:
@@ -45,18 +54,23 @@ class Execution(Placing):
                 self._reaper.visit(what.node)
             self._handle(event)
 
-        self._works.begin(
-            what.id,
-            Work.PREPARE,
-            self._units.prepare(
-                what.node,
-                what.launch,
-                partial(self._progressed, what.id),
-                self._pause(what.attempt) if what.attempt else 0,
-            ),
-            prepared,
-            failed,
-        )
+        async def prepare() -> Unit:
+            if launch.workspace:
+                await self._written()
+            progressed = partial(self._progressed, what.id)
+            return await self._units.prepare(
+                what.node, launch, progressed, self._pause(what.attempt) if what.attempt else 0
+            )
+
+        launch = self._as_the_node_has_it(what.node, what.launch)
+        self._works.begin(what.id, Work.PREPARE, prepare(), prepared, failed)
+
+    def _as_the_node_has_it(self, node: str, launch: Launch) -> Launch:
+        """`launch`, with the folder only if the node has that, too."""
+        with suppress(NotFound):
+            if launch.folder is not None and not self._cluster.spec(node).shares(launch.folder):
+                return msgspec.structs.replace(launch, folder=None)
+        return launch
 
     def _progressed(self, id: str, progress: Progress) -> None:
         self._handle(ev.Progressed(id=id, progress=progress))
@@ -69,7 +83,7 @@ class Execution(Placing):
             logs = str(error.details.get("logs") or "") if isinstance(error, GpufitError) else ""
             self._handle(ev.UnitStartFailed(**self._failure(what.id, Work.START_UNIT, error), logs=logs))
 
-        self._units.forget(what.id)  # that was the one before
+        self._units.begin(what.id, job=False)
         work = self._units.start(what.unit, *self._payloads.pop(what.id))
         self._works.begin(what.id, Work.START_UNIT, work, started, failed)
 
@@ -77,10 +91,40 @@ class Execution(Placing):
         self._works.begin(
             what.id,
             Work.STOP_UNIT,
-            self._once_written(lambda: self._units.stop(what.id, what.node, what.unit)),
-            lambda logs: self._handle(ev.UnitGone(id=what.id, logs=logs)),
+            self._once_written(lambda: self._stop_unit_now(what)),
+            self._handle,
             lambda error: self._handle(ev.StopFailed(**self._failure(what.id, Work.STOP_UNIT, error))),
         )
+
+    async def _stop_unit_now(self, what: ev.StopUnit) -> ev.UnitGone:
+        entry = self._ledger.entries[what.id]
+        outputs: list[str] = []
+        trouble: list[str] = []
+
+        async def collect(launcher: Launcher, unit: Unit) -> None:
+            try:
+                if (home := await self._collect(entry, launcher, unit)) is not None:
+                    outputs.append(home)
+            except NodeUnreachable:
+                raise
+            except GpufitError as error:
+                if isinstance(error, StoreError) and entry.stop_failures < _PATIENT:
+                    raise  # somebody may make room here; with the unit its outputs would be gone
+                trouble.append(error.message)
+            except Exception:
+                self.log.exception("the outputs of job %s were not brought home", entry.allocation.name)
+                trouble.append("its outputs were not brought home; the server's log says why")
+
+        job, last = entry.job is not None, collect if what.collect else None
+        logs = await self._units.stop(what.id, what.node, what.unit, job, last)
+        return ev.UnitGone(id=what.id, logs=logs, outputs=outputs[-1] if outputs else None, said="; ".join(trouble))
+
+    async def _collect(self, entry: Entry, launcher: Launcher, unit: Unit) -> str | None:
+        if self._jobs is None:
+            raise LaunchError("this scheduler runs no jobs")
+        self._progressed(entry.id, Progress(phase="collecting"))
+        spec, progressed = self._fleet.spec(unit.node), partial(self._progressed, entry.id)
+        return await self._jobs.collect(entry.allocation, unit, spec, launcher, progressed)
 
     async def _once_written(self, work: Callable[[], Awaitable[T]]) -> T:
         """The result of `work`, begun when it is on disk that the allocation ends: after a crash in the middle of it,
@@ -88,13 +132,46 @@ class Execution(Placing):
         await self._written()
         return await work()
 
+    # --- jobs
+
+    def _run_job(self, what: ev.RunJob) -> None:
+        entry = self._ledger.entries[what.id]
+
+        def started(endpoint: Endpoint) -> None:
+            self._handle(ev.UnitStarted(id=what.id))
+            if entry.unit == what.unit:
+                self._see_end(entry)  # of one that ended at once nobody was told
+
+        def failed(error: BaseException | None) -> None:
+            if error is None and self._open and entry.live:  # not by us; and nobody else would start it again
+                error = LaunchError("its start was cut off")
+            logs = str(error.details.get("logs") or "") if isinstance(error, GpufitError) else ""
+            self._handle(ev.UnitStartFailed(**self._failure(what.id, Work.START_UNIT, error), logs=logs))
+
+        async def start(launcher: Launcher) -> Endpoint:
+            if self._jobs is None:
+                raise LaunchError("this scheduler runs no jobs")
+            spec = self._fleet.spec(what.unit.node)
+            progressed = partial(self._progressed, what.id)
+            return await self._jobs.start(entry.allocation, what.unit, spec, launcher, progressed)
+
+        self._units.begin(what.id, job=True)
+        self._works.begin(what.id, Work.START_UNIT, self._units.run(what.unit, start), started, failed)
+
+    def _clean(self, what: ev.Clean) -> None:
+        self._reaper.visit(what.node)
+
+    # --- what nodes say
+
     def _on_exit(self, unit: Unit, code: int, sentence: str) -> None:
         # A launcher tells of the units of all schedulers on its node, and of what is no allocation's unit any more.
         entry = self._ledger.entries.get(unit.allocation)
         if entry is None or entry.unit is None or entry.unit.id != unit.id:
             return
         self._units.codes[unit.allocation] = code
-        self._handle(ev.UnitExited(id=unit.allocation, unit=unit.id, message=sentence))
+        launcher = self._fleet.known(unit.node)
+        with_node = launcher is not None and entry.job is not None and launcher.failed_with_node(unit)
+        self._handle(ev.UnitExited(id=unit.allocation, unit=unit.id, message=sentence, code=code, with_node=with_node))
 
     def _on_open(self, node: str) -> None:
         if len(self._store.schedulers) > 1:  # claims do not tell of units that hold nothing, such as exited ones
@@ -175,12 +252,14 @@ class Execution(Placing):
             lambda error: self._handle(ev.TakeBackFailed(**self._failure(what.id, Work.TAKE_BACK, error))),
         )
 
-    async def _take_back_now(self, what: ev.TakeBack) -> str:
-        assert self._host is not None
+    async def _take_back_now(self, what: ev.TakeBack) -> str | None:
         await self._units.take_over(what.unit)
         entry = self._ledger.entries[what.id]
         self._taken_over.add(what.id)  # its node's first word is still to come, if it does not answer now
         self._see_end(entry)
+        if entry.job is not None:
+            return None
+        assert self._host is not None
         within = self.kernel_stop_within
         try:
             async with asyncio.timeout(within):
@@ -225,10 +304,12 @@ Execution._do = {
     ev.Prepare: Execution._prepare,
     ev.StartKernel: Execution._start_kernel,
     ev.StartUnit: Execution._start_unit,
+    ev.RunJob: Execution._run_job,
     ev.StopKernel: Execution._stop_kernel,
     ev.TakeBack: Execution._take_back,
     ev.StopUnit: Execution._stop_unit,
     ev.Cancel: Execution._cancel,
+    ev.Clean: Execution._clean,
     ev.Publish: Execution._publish,
     ev.Wake: Execution._wake,
     ev.Save: Execution._save,

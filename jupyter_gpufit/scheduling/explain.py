@@ -6,7 +6,7 @@ import difflib
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from .candidates import is_literal
+from .candidates import has_model, is_literal
 
 if TYPE_CHECKING:
     from .fit import Decision
@@ -27,7 +27,7 @@ def in_short(decision: Decision) -> str:
     """What was decided. For one that waits this stays as it is, whatever else would fit at the moment."""
     asked = decision.request.describe()
     if decision.placement is not None:
-        return f"{asked}: {decision.placement.node}, {_which(decision)}."
+        return f"{asked}: {decision.placement.node}, {_which(decision)}{_with_model(decision)}."
     if not decision.nodes:
         return f"{asked}: the cluster has no nodes."
     if decision.never:
@@ -38,11 +38,10 @@ def in_short(decision: Decision) -> str:
 def rows(decision: Decision) -> list[dict[str, Any]]:
     """A row for each node, the chosen one first; see `Decision.table`."""
     table: list[dict[str, Any]] = []
+    having = _having(decision)
     for place, name in enumerate(decision.stages[-1].passed):
-        if place == 0:
-            table.append({"node": name, "stage": None, "why": f"chosen: {_which(decision)}"})
-        else:
-            table.append({"node": name, "stage": None, "why": f"fits too; number {place + 1} in the order"})
+        why = f"fits too; number {place + 1} in the order" if place else f"chosen: {_which(decision)}"
+        table.append({"node": name, "stage": None, "why": why + ("; it has the model" if name in having else "")})
     for stage in reversed(decision.stages):
         table += [{"node": name, "stage": stage.number, "why": why} for name, why in stage.rejected.items()]
     return table
@@ -123,6 +122,23 @@ def _which(decision: Decision) -> str:
     return f"GPUs {', '.join(most)} and {last}" if most else f"GPU {last}"
 
 
+def _with_model(decision: Decision) -> str:
+    """Whether the chosen node has the model that was named, as it follows its GPUs; empty if none was."""
+    wish = decision.request.model
+    if wish is None:
+        return ""
+    has = next(has_model(node, wish) for node in decision.nodes if node.name == decision.node)
+    if has is None:
+        return f", which has not told whether it has model {wish!r}"
+    return f", which has model {wish!r}" if has else f", which does not have model {wish!r}"
+
+
+def _having(decision: Decision) -> set[str]:
+    """The nodes that have the model that was named."""
+    wish = decision.request.model
+    return set() if wish is None else {node.name for node in decision.nodes if has_model(node, wish)}
+
+
 def _unknown(decision: Decision) -> str:
     """If there is no node of the name that was asked for: that, and which may be meant."""
     wanted, names = decision.request.node, sorted(node.name for node in decision.nodes)
@@ -136,10 +152,14 @@ def _wishes(decision: Decision) -> str:
     """The request's filters in words; empty if it has none."""
     request = decision.request
     words = []
-    if request.model is not None:
-        words.append(f"of model {request.model!r}")
+    if request.gpu_model is not None:
+        words.append(f"of model {request.gpu_model!r}")
     if request.node is not None:
         words.append(f"on a node named {request.node!r}")
     if request.labels:
         words.append("on a node labelled " + ", ".join(f"{key}={value}" for key, value in request.labels.items()))
+    if request.require_model:
+        words.append(f"on a node that has model {request.model!r}")
+    if request.write_models:
+        words.append("on a node whose model store may be written to")
     return "".join(f" {word}" for word in words)

@@ -9,7 +9,7 @@ people is `explain.py`'s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -31,7 +31,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 TITLES = (
     ("enough", "enough idle GPUs, with enough free memory in total"),
     ("apart", "GPUs that are not bound to one and the same card"),
-    ("order", "the fullest node first: fewest idle GPUs, then least free memory"),
+    ("order", ""),  # as the policy has it
     ("fits", "each GPU has the memory asked of it"),
 )
 
@@ -186,6 +186,7 @@ def select(
 
 def walk(nodes: Iterable[Node], request: Request, policy: Policy, exclude: Mapping[str, str]) -> tuple[Stage, ...]:
     """Take all nodes through the four stages of the patent, writing down why each was rejected."""
+    nodes = tuple(nodes)
     rejected: tuple[dict[str, str], ...] = ({}, {}, {}, {})
     first: list[Pool] = []
     for node in sorted(nodes, key=lambda node: node.name):
@@ -197,14 +198,22 @@ def walk(nodes: Iterable[Node], request: Request, policy: Policy, exclude: Mappi
             rejected[0][node.name] = reason
 
     second = _passing(first, policy.apart, rejected[1])
-    ordered = sorted(second, key=policy.order)  # stable, so ties stay in the order of names
+    ordered = sorted(second, key=_in_order(policy, nodes, request))  # stable, so ties stay in the order of names
     fitting = _passing(ordered, policy.fits, rejected[3])
     return tuple(
-        Stage(number, name, title, tuple(pool.node.name for pool in passed), MappingProxyType(why))
+        Stage(number, name, title or policy.by, tuple(pool.node.name for pool in passed), MappingProxyType(why))
         for number, ((name, title), passed, why) in enumerate(
             zip(TITLES, (first, second, ordered, fitting), rejected, strict=True), start=1
         )
     )
+
+
+def _in_order(
+    policy: Policy, nodes: Sequence[Node], request: Request
+) -> Callable[[Pool], tuple[tuple[int, int], bool]]:
+    """Stage 3's key, but for the name."""
+    order = policy.ordering(nodes, request)
+    return lambda pool: (order(pool), not pool.has_model)
 
 
 def _passing(pools: list[Pool], verdict: Any, rejected: dict[str, str]) -> list[Pool]:
@@ -229,7 +238,8 @@ def _nearest(decision: Decision) -> Nearest | None:
     """As many GPUs as asked with the most memory that fits; else as many as fit with the memory asked."""
     request, policy = decision.request, decision.rules
     pools = [pool_of(node, request) for node in decision.nodes if left_out(node, request, decision.excluded) is None]
-    pools = sorted((pool for pool in pools if pool.gpus), key=lambda pool: (policy.order(pool), pool.node.name))
+    in_order = _in_order(policy, decision.nodes, request)
+    pools = sorted((pool for pool in pools if pool.gpus), key=lambda pool: (in_order(pool), pool.node.name))
     offered = [(memory, pool.node.name) for pool in pools if (memory := policy.offer(pool, request.gpus))]
     if offered:
         memory, node = max(offered, key=lambda offer: offer[0])  # of several, the first in stage 3's order

@@ -34,6 +34,7 @@ _NOT_THE_LAUNCHERS: dict[str, Any] = {
     "stale_after": 0.0,
     "idle_after": None,
     "idle_warning": 0.0,
+    "enforce": "",
     "labels": {},
 }
 """What of an inventory's entry may change without a new launcher."""
@@ -176,6 +177,12 @@ class Fleet:
         """The node's launcher, for questions that it answers from what it knows."""
         slot = self._slots.get(node)
         return None if slot is None else slot.launcher
+
+    def spec(self, node: str) -> NodeSpec:
+        """The node's entry in the inventory, also if it has left that, as long as something of ours is there. Raises
+        `NodeUnreachable`."""
+        with self.use(node) as slot:
+            return slot.spec
 
     # --- silence
 

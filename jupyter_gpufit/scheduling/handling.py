@@ -26,7 +26,8 @@ from .allocations import Ledger, Limits
 from .clock import Clock, steady_for
 from .events import Event, Instruction, Work
 from .fleet import Fleet
-from .needs import Cluster, KernelHost, Launcher
+from .logbook import Logbook
+from .needs import Cluster, JobHost, KernelHost, Launcher
 from .reaper import Reaper
 from .records import Records
 from .store import MEMORY, Store
@@ -42,6 +43,7 @@ class Handling(LoggingConfigurable):
     """Base of `Choosing`: configuration, and the way of events through the state machine.
 
     `make_launcher` makes the launcher of a node; `host` runs kernels (`None`: only callers with a kernel of their own);
+    `jobs` what jobs need (`None`: there can be none);
     `store` is the directory allocations are kept in, or `":memory:"`; `embedded`: by a program's own scheduler, which
     takes no kernel back, since they end with the program (see `store.py`). `clock` is Unix time, `steady` (seconds)
     never jumps; `pause` says how long to wait before try number 1, 2, … when a claim was lost to another scheduler
@@ -64,12 +66,19 @@ class Handling(LoggingConfigurable):
         600.0,
         help="Seconds that a plain process waits for the next server when its own died. (A container waits forever.)",
     ).tag(config=True)
+    outlive_jobs = Float(
+        604800.0,
+        help="Seconds that a plain process in which a job runs waits for the next server; it runs on meanwhile.",
+    ).tag(config=True)
     stop_within = Float(15.0, help="Seconds to wait for releases to be confirmed when the scheduler closes.").tag(
         config=True
     )
     kernel_stop_within = Float(35.0, help="Seconds that a kernel may take to shut down.").tag(config=True)
-    keep_ended = Int(200, help="How many allocations that have ended are remembered.").tag(config=True)
-    keep_logs = Int(65536, help="How many characters of what a unit printed are kept after its end.").tag(config=True)
+    sample_period = Float(5.0, help="Seconds between two samples of what running allocations use of their GPUs.").tag(
+        config=True
+    )
+    keep_ended = Int(512, help="How many allocations that have ended are remembered.").tag(config=True)
+    keep_logs = Int(2**20, help="How many characters of what it printed are kept of an allocation.").tag(config=True)
 
     _do: ClassVar[dict[type[Instruction], Callable[[Any, Any], None]]]
     """What does each instruction; the classes that are based on this one fill it in."""
@@ -80,6 +89,7 @@ class Handling(LoggingConfigurable):
         make_launcher: Callable[[NodeSpec], Launcher],
         host: KernelHost | None = None,
         *,
+        jobs: JobHost | None = None,
         store: Path | Literal[":memory:"] = MEMORY,
         embedded: bool = False,
         limits: Limits | None = None,
@@ -93,6 +103,7 @@ class Handling(LoggingConfigurable):
         super().__init__(**kwargs)
         self.id = ""
         self._cluster, self._make_launcher, self._host = cluster, make_launcher, host
+        self._jobs = jobs
         self._where, self._limits, self._pause = store, limits, pause or _random_pause
         self._clock = Clock(clock, steady or steady_for(clock), self._clock_set)
         self._embedded = embedded
@@ -109,6 +120,7 @@ class Handling(LoggingConfigurable):
         self._store: Store
         self._fleet: Fleet
         self._units: UnitWork
+        self._logbook: Logbook
         self._reaper: Reaper
 
     # --- events in, instructions out
@@ -141,11 +153,20 @@ class Handling(LoggingConfigurable):
         self._records.add(allocation)
         if allocation.state is State.ENDED:
             self._store.forget_memories(what.id)
+            if allocation.request.job is not None:
+                self._forget_job(what.id)
             self._retire(allocation)
             self._ledger.forget(what.id)
             if allocation.reason is EndReason.NODE_LOST and allocation.node is not None:
                 self._reaper.visit(allocation.node)
         self._subscribers.tell(allocation)
+
+    def _forget_job(self, id: str) -> None:
+        try:
+            if self._jobs is not None:
+                self._jobs.forget(id)
+        except Exception:  # it has ended all the same
+            self.log.exception("the files kept for job %s were not removed", id)
 
     def _retire(self, allocation: Allocation) -> None:
         for id in self._records.retire(allocation, self.keep_ended):
@@ -168,7 +189,7 @@ class Handling(LoggingConfigurable):
         if isinstance(error, GpufitError):
             self._errors.setdefault(id, {})[work] = error
             if logs := str(error.details.get("logs") or ""):
-                self._units.logs[id] = logs[-self.keep_logs :]
+                self._logbook.failed(id, logs)
         return {"id": id, "failure": failure, "message": message}
 
 

@@ -90,7 +90,8 @@ class Idleness:
 
     async def look(self) -> None:
         """Look at every allocation that runs, once, and do what is due. Called by its own task."""
-        running = [entry.allocation for entry in self._entries.values() if entry.state is State.RUNNING]
+        entries = [entry for entry in self._entries.values() if entry.job is None]  # a job ends by itself
+        running = [entry.allocation for entry in entries if entry.state is State.RUNNING]
         ids = {one.id for one in running}
         self._resting = {id: since for id, since in self._resting.items() if id in ids}
         self._warned = {id: warned for id, warned in self._warned.items() if id in ids}

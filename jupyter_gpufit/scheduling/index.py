@@ -7,7 +7,7 @@ A decision is: filters and `Policy.screen` give the rows that fit; of these the 
 only that node's GPU objects are then looked at, to choose among them. The others that fit are put in order when
 somebody asks; why the rest do not is worked out then, too, by the walk of `fit.py` over the nodes as they were.
 
-numpy is imported here and in `shelves.py`, and nowhere else in this room.
+numpy is imported here, in `shelves.py` and by the potentials (`terrain.py`), and nowhere else in this room.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..models import Gpu, Node, Request
-from .candidates import by_index, glob, is_literal, lends, model_glob, pool_of
+from .candidates import by_index, glob, has_model, is_literal, lends, model_glob, pool_of, writable
 from .fit import NOTHING, Decision, select
 from .policies import Policy, find
 from .shelves import ABSENT, Bytes, Mask, Shelf, counted, grown
+from .terrain import Terrain
 
 __all__ = ["Index"]
 
 MOST_MODELS = 10_000  # names of models that are numbered before those that no GPU has any more are forgotten
 MOST_PATTERNS = 64  # node globs whose rows are remembered
+MOST_FACTS = 64  # models whose rows are remembered
 
 
 class Index:
@@ -50,11 +52,15 @@ class Index:
         self._labels: dict[str, _Label] = {}
         self._count = np.zeros((2, 0), dtype=np.int64)  # [for a shared request?, row]: candidate GPUs of any model
         self._total = np.zeros((2, 0), dtype=np.int64)  # and bytes free on them
+        self._terrain: tuple[Policy, Terrain] | None = None  # of the policy that was asked for last, if it has one
         # Worked out when needed, dropped when out of date:
         self._snapshot: tuple[Node, ...] | None = None
         self._names: tuple[str, ...] | None = None  # by row; a spare row has the name that it had
         self._rank: NDArray[np.int64] | None = None  # row → place in the order of names
         self._patterns: dict[str, Mask] = {}
+        self._facts: dict[
+            str, tuple[Callable[[Node], bool], Mask]
+        ] = {}  # of model stores, and the rows that they hold on
         for node in nodes:
             self.update(node)
 
@@ -78,8 +84,13 @@ class Index:
             row = self._new_row(node.name)
         before, self._nodes[row] = self._nodes[row], node
         self._snapshot = None
+        if self._terrain is not None:
+            self._terrain[1].put(row, node)
         self._set_labels(row, {} if before is None else before.labels, node.labels)
         self._set_gpus(row, node)
+        if before is None or not _same_store(before, node):
+            for holds, rows in self._facts.values():
+                rows[row] = holds(node)
         if len(self._models) > self._most_models:
             self._number_anew()
 
@@ -94,6 +105,8 @@ class Index:
         self._leave_shelf(row)
         self._count[:, row] = self._total[:, row] = 0
         self._spare.append(row)
+        if self._terrain is not None:
+            self._terrain[1].put(row, None)
         self._snapshot = None  # the order of the other names, and which of them match a glob, is as before
 
     def select(
@@ -118,8 +131,9 @@ class Index:
         if request.node is not None and is_literal(request.node):
             row = self._row.get(request.node)
             return None if row is None else self._walk([self._nodes[row]], request, policy, exclude)
+        terrain = self._terrain_of(policy)
         shared = int(request.shared)
-        models = None if request.model is None else self._models_like(request.model)
+        models = None if request.gpu_model is None else self._models_like(request.gpu_model)
         fitting, counts, totals = [], [], []
         for shelf in self._shelves.values():
             columns = shelf.columns(request.shared, models)
@@ -129,6 +143,8 @@ class Index:
             at = np.flatnonzero(mask)
             rows = shelf.rows[at]
             fitting.append(rows)
+            if terrain is not None:
+                continue
             if models is None:
                 counts.append(self._count[shared, rows])
                 totals.append(self._total[shared, rows])
@@ -138,11 +154,32 @@ class Index:
                 totals.append(np.maximum(free, 0).sum(axis=0))
         if not fitting:
             return None
-        rows, count, total = _joined(fitting), _joined(counts), _joined(totals)
+        rows = _joined(fitting)
+        if terrain is None:
+            count, total = _joined(counts), _joined(totals)
+        else:
+            count, total = terrain.costs(request).take(rows), np.zeros(len(rows), dtype=np.int64)
         if (allowed := self._allowed(request, exclude)) is not None:
             keep = allowed[rows]
             rows, count, total = rows[keep], count[keep], total[keep]
-        return _Fitting(rows, count, total, self._named()) if len(rows) else None
+        if not len(rows):
+            return None
+        wished = None if request.model is None or request.require_model else self._having(request.model)[rows]
+        return _Fitting(rows, count, total, wished, self._named())
+
+    def _terrain_of(self, policy: Policy) -> Terrain | None:
+        """The terrain of the policy, if it has one. There is one at most: that of the last policy that had one."""
+        before = None
+        if self._terrain is not None:
+            kept, before = self._terrain
+            if kept is policy:
+                return before
+        if (terrain := policy.terrain(before)) is not None:
+            if terrain is not before:
+                for row, node in enumerate(self._nodes):
+                    terrain.put(row, node)
+            self._terrain = policy, terrain
+        return terrain
 
     def _walk(
         self, nodes: Iterable[Node | None], request: Request, policy: Policy, exclude: Mapping[str, str]
@@ -151,11 +188,12 @@ class Index:
         names = select([node for node in nodes if node is not None], request, policy, exclude).fitting
         place = np.arange(len(names))
         rows = np.array([self._row[name] for name in names], dtype=np.int64)
-        return _Fitting(rows, place, place, self._named()) if names else None
+        return _Fitting(rows, place, place, None, self._named()) if names else None
 
     def _allowed(self, request: Request, exclude: Mapping[str, str]) -> Mask | None:
-        """Which rows the request's node glob and labels and the exclusions leave; `None`: all."""
-        if request.node is None and not request.labels and not exclude:
+        """Which rows the request's node glob, labels and model, and the exclusions leave; `None`: all."""
+        of_stores = request.require_model or request.write_models
+        if request.node is None and not request.labels and not exclude and not of_stores:
             return None
         allowed = np.ones(len(self._nodes), dtype=np.bool_)
         if request.node is not None:
@@ -164,6 +202,10 @@ class Index:
             if key not in self._labels:
                 return np.zeros(len(self._nodes), dtype=np.bool_)
             allowed &= self._labels[key].having(value, len(allowed))
+        if request.require_model and request.model is not None:
+            allowed &= self._having(request.model)
+        if request.write_models:
+            allowed &= self._where("writable", writable)
         for name in exclude:
             if name in self._row:
                 allowed[self._row[name]] = False
@@ -182,6 +224,18 @@ class Index:
             self._patterns.clear()
         self._patterns[pattern] = mask
         return mask
+
+    def _having(self, model: str) -> Mask:
+        return self._where(f"has {model}", lambda node: has_model(node, model) is True)
+
+    def _where(self, fact: str, holds: Callable[[Node], bool]) -> Mask:
+        """The rows of the nodes that it `holds` on: looked up when first asked, and kept up to date from then on."""
+        if (known := self._facts.get(fact)) is None:
+            if len(self._facts) >= MOST_FACTS:
+                self._facts.clear()
+            rows = np.array([node is not None and holds(node) for node in self._nodes], dtype=np.bool_)
+            known = self._facts[fact] = holds, rows
+        return known[1]
 
     def _named(self) -> tuple[str, ...]:
         if self._names is None:
@@ -212,6 +266,7 @@ class Index:
         self._row[name] = row
         self._rank = self._names = None
         self._patterns.clear()
+        self._facts.clear()
         return row
 
     def _set_labels(self, row: int, before: Mapping[str, str], after: Mapping[str, str]) -> None:
@@ -271,6 +326,8 @@ class _Fitting:
     count: Bytes
     total: Bytes
     """Stage 3's order, of each of `rows`."""
+    wished: Mask | None
+    """Of each of them, whether it has the model that was named; `None`: none was, or all of them have it."""
     names: tuple[str, ...]
     """Row → name."""
 
@@ -278,13 +335,19 @@ class _Fitting:
         """Row of the least in the order; of several the first by name (`ranks`: row → place in the order of names)."""
         least = self.count == self.count.min()
         rows, total = self.rows[least], self.total[least]
-        rows = rows[total == total.min()]
+        alike = total == total.min()
+        rows = rows[alike]
+        if self.wished is not None and len(rows) > 1 and (having := self.wished[least][alike]).any():
+            rows = rows[having]
         return int(rows[ranks()[rows].argmin()]) if len(rows) > 1 else int(rows[0])
 
     def in_order(self) -> tuple[str, ...]:
         """The names of all, in the order."""
-        names = (self.names[row] for row in self.rows.tolist())
-        return tuple(name for _, _, name in sorted(zip(self.count.tolist(), self.total.tolist(), names, strict=True)))
+        names = [self.names[row] for row in self.rows.tolist()]
+        without = [False] * len(names) if self.wished is None else (~self.wished).tolist()
+        return tuple(
+            name for *_, name in sorted(zip(self.count.tolist(), self.total.tolist(), without, names, strict=True))
+        )
 
 
 class _Label:
@@ -309,6 +372,13 @@ class _Label:
         if len(self._value) < rows:
             self._value = grown(self._value, rows, -1)
         return np.asarray(self._value[:rows] == self._number[value])
+
+
+def _same_store(before: Node, node: Node) -> bool:
+    """Whether nothing is known anew of its model store. (The cache keeps the object for as long as nothing is.)"""
+    if before.models is not node.models:
+        return False
+    return before.model_store == node.model_store and before.models_write == node.models_write
 
 
 def _free(gpu: Gpu, shared: bool) -> int:

@@ -26,7 +26,8 @@ class Lifetime(Steps):
         """It begins to run, and so does its time."""
         lifetime = entry.allocation.request.time
         entry.warned_until = self._now  # what lies before the start is not warned of
-        self._set(entry, expires=None if lifetime is None else self._now + float(lifetime))
+        started = self._now if entry.allocation.started is None else entry.allocation.started
+        self._set(entry, started=started, expires=None if lifetime is None else self._now + float(lifetime))
         self._arm_time(entry)
 
     def _arm_time(self, entry: Entry) -> None:

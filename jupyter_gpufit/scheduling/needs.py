@@ -2,18 +2,21 @@
 
 Launcher     starts and stops units on one node            (launching/base.py, docker.py, process.py)
 KernelHost   runs the kernel of an allocation              (kernels/adopt.py: the server's kernel manager, or our own)
+JobHost      a job's files, on this machine and in its unit  (jobs/host.py)
 Cluster      what is known of the nodes                    (cluster/cache.py)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from ..inventory import Inventory, NodeSpec
-from ..models import Allocation, Claim, Endpoint, Launch, Node, Progress, Unit
+from ..models import Allocation, Claim, Endpoint, Launch, Node, Progress, Request, Unit
+from .logs import Piece
 
-__all__ = ["KILLED", "Cluster", "KernelHost", "Launcher", "OnExit", "OnProgress", "OnTrouble"]
+__all__ = ["KILLED", "Cluster", "JobHost", "KernelHost", "Launcher", "OnExit", "OnProgress", "OnTrouble"]
 
 KILLED = 137
 """Exit code of what SIGKILL ended, or was removed while it ran, as Docker counts (128 + signal)."""
@@ -86,6 +89,30 @@ class Launcher(Protocol):
     def describe_exit(self, unit: Unit) -> str:
         """One sentence for people on how the unit ended (killed for memory, with the limit; exit code ...)."""
 
+    def failed_with_node(self, unit: Unit) -> bool:
+        """Whether a unit that ended did so because of its node (its engine was started anew, the machine rebooted), and
+        not by itself. From known state."""
+
+    async def put(self, unit: Unit, archive: Path, on_progress: OnProgress, into: str = "") -> None:
+        """Unpack `archive` (an uncompressed tar of relative names, on this machine) in the unit's directory `into`:
+        absolute, or relative to where it works; an empty one is that itself. The files belong to the unit's user.
+
+        Of a unit that is prepared, or runs. `on_progress` hears of phase `uploading`, in bytes. Raises
+        `NodeUnreachable`, `NodeUnfit` (no room there), `LaunchError`. What was put stays in the unit if cancelled.
+        """
+
+    async def fetch(self, unit: Unit, path: str, archive: Path, limit: int, on_progress: OnProgress) -> None:
+        """Write a tar of `path` (a file or directory of the unit; relative to where it works) to the file `archive`;
+        names in it begin with the last part of `path`. Also of a unit that has ended, as long as it is there.
+
+        Raises `NotFound` if there is none, `LaunchError` if it is more than `limit` bytes, `NodeUnreachable`. After an
+        error, or cancelled, `archive` is not there.
+        """
+
+    async def halt(self, unit: Unit, grace: float) -> None:
+        """SIGTERM to it, and SIGKILL `grace` seconds later; returns when it has ended. It stays, to be fetched from,
+        until `stop`, and its GPUs stay claimed. Quiet if it has ended. Its end is no news (`OnExit`)."""
+
     async def interrupt(self, unit: Unit) -> None:
         """SIGINT to the unit's kernel and its child processes (what the kernel's own interrupt does not reach)."""
 
@@ -95,8 +122,9 @@ class Launcher(Protocol):
         Raises `NodeUnreachable` if that cannot be confirmed now, `LaunchError` if the node says that it cannot do it.
         """
 
-    async def logs(self, unit: Unit, tail: int | None = None) -> str:
-        """What the unit printed: its last `tail` lines, or all that is kept."""
+    async def logs(self, unit: Unit, tail: int | None = None, after: str = "") -> Sequence[Piece]:
+        """What the unit printed: its last `tail` lines, or all that is kept; with `after` (the mark of a piece), only
+        what came after that. No more than a few MiB: what is left is had by asking again."""
 
     async def units(self) -> Sequence[tuple[Unit, Claim]]:
         """All gpufit units on this node, in any state, whoever's. Raises `NodeUnreachable`."""
@@ -136,6 +164,45 @@ class KernelHost(Protocol):
         """Whether the kernel itself says, `within` seconds, that it runs no cell. Never raises. Likewise."""
 
 
+class JobHost(Protocol):
+    """What jobs need beside a launcher: their files on this machine, and what is put into their units.
+
+    Order of calls for one job: `check_in` → for each attempt `start`, `collect` → `forget`.
+    """
+
+    async def check_in(self, ids: Sequence[str], request: Request) -> None:
+        """Look at the files of a job that is about to be asked for, and keep what its unit will get of `folder`, as it
+        is now, once for each allocation of `ids` (those of a sweep share it). All or nothing.
+
+        Raises `InvalidValue`: no such script, a link that leads out of the folder, more than the size limit, ….
+        """
+
+    async def start(
+        self, allocation: Allocation, unit: Unit, spec: NodeSpec, launcher: Launcher, on_progress: OnProgress
+    ) -> Endpoint:
+        """Put its files into its prepared unit (with the outputs of the attempt before, if there was one), and have
+        the launcher start it. Raises what `Launcher.put` and `Launcher.start` raise; what it put is undone with the
+        unit. An end at once is no error: the launcher tells of it."""
+
+    async def collect(
+        self, allocation: Allocation, unit: Unit, spec: NodeSpec, launcher: Launcher, on_progress: OnProgress
+    ) -> str | None:
+        """Bring home the outputs of a unit that has ended (and is still there): to the directory it returns; `None`:
+        there are none. Called after each attempt, and again if the server died meanwhile, or if removing the unit
+        failed (then it may be gone): what is home already is replaced.
+
+        Raises `NodeUnreachable` or, where there is no room on this machine, `StoreError`: it is called again. Raises
+        `LaunchError` with a sentence for people if it cannot be done (too large): the unit is removed all the same.
+        """
+
+    def forget(self, id: str) -> None:
+        """The job has ended: remove what is kept for it (not its outputs). Quiet if there is nothing. Also called for
+        ids of `check_in` that were refused after all."""
+
+    def forget_others(self, known: Container[str]) -> None:
+        """Remove what is kept for jobs that are not `known`: a server died between `check_in` and the request."""
+
+
 class Cluster(Protocol):
     """What is known of the nodes. Asking it asks no node."""
 
@@ -147,6 +214,10 @@ class Cluster(Protocol):
 
     def spec(self, node: str) -> NodeSpec:
         """The node's entry in the inventory. Raises `NotFound`."""
+
+    def uses(self, node: str, allocation: str) -> Mapping[str, int | None]:
+        """Bytes that the allocation's own processes use of each GPU of `node`, as last reported; `None`: that is not
+        known. Empty: of the node nothing is."""
 
     def set_claims(self, source: str, node: str, claims: Sequence[Claim]) -> None:
         """What `source` (`"ledger"`, or `"engine"`: what runs there) says is held on `node`; replaces what it said

@@ -16,16 +16,17 @@ from ..models import EndReason, Progress
 from . import events as ev
 from .entries import UNIT_WORK, Entry
 from .events import Failure
-from .steps import Steps
+from .jobs import Jobs
 
 __all__ = ["Outages"]
 
 _DOUBTFUL = 3
-"""So often a restart is tried on a node of which nobody has said that it is unreachable."""
+"""So often a restart is tried on a node of which nobody has said that it is unreachable; and so often such a node is
+asked to remove what a job that goes elsewhere may have left there."""
 _ITS_MOMENT = re.compile(r" since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC")  # of a launcher's words; ours has it, too
 
 
-class Outages(Steps):
+class Outages(Jobs):
     """Base of `Ledger`."""
 
     # --- a node's engine is silent
@@ -68,6 +69,9 @@ class Outages(Steps):
         )
         entry.unsure = False
         self._set(entry, unit=None)  # whoever waits for it to be stopped need not
+        if entry.live and entry.job is not None:
+            self._move(entry, f"node {entry.allocation.node!r} did not answer for {silent}, and counts as lost")
+            return
         if entry.live:
             self._end(entry, EndReason.NODE_LOST, message)
             return
@@ -114,6 +118,13 @@ class Outages(Steps):
         entry.stop_failures += 1
         entry.trouble, entry.stop_wanted = event.message, False
         if entry.live:
+            if entry.job is not None:  # nobody else starts it again
+                if entry.leaving and entry.stop_failures >= _DOUBTFUL:
+                    self._move(entry, entry.leaving)
+                    return
+                self._set(entry, progress=Progress(phase="collecting", message=event.message))
+                self._pause(entry, entry.stop_failures)
+                return
             if event.failure is Failure.UNREACHABLE and self._waits_for_node(entry):
                 return
             self._set(entry, message=event.message)  # whoever asked for it is told, and may ask again
@@ -132,9 +143,10 @@ class Outages(Steps):
         """Have the message of a live one say what is wrong with its node and GPUs, unless it says something else."""
         parts, since = [], entry.allocation.unreachable_since
         if since is not None:
-            kept = "the machine still reports, so its kernel is kept"
+            it, else_ = ("kernel", "given up") if entry.job is None else ("job", "started elsewhere")
+            kept = f"the machine still reports, so its {it} is kept"
             if "lost" in entry.deadlines:
-                kept = f"its kernel is kept, and given up after {format_duration(self.limits.lost_after)}"
+                kept = f"its {it} is kept, and {else_} after {format_duration(self.limits.lost_after)}"
             parts.append(
                 f"node {entry.allocation.node!r} unreachable since {format_moment(since)}: {entry.silence}; {kept}"
             )

@@ -148,7 +148,7 @@ class Placing(Choosing):
 
     def _standing(self, entry: Entry, position: int, of: int, outlook: Outlook) -> Queued:
         now = entry.allocation
-        until = now.created + float(now.request.wait or 0)
+        until = entry.waits_until
         try:
             choice = self._choose(entry)
         except GpufitError as error:  # what it may have has changed since it began to wait: it ends with the next look

@@ -10,7 +10,7 @@ The patent's four stages, and the two readings of them:
     1 enough              idle GPUs >= N, and their free memory in all   idle GPUs >= N, and the free memory of the N
                           >= the memory asked in all                     freest >= the memory asked in all
     2 apart               all idle GPUs: not all on one card (*)         some N of them are on N cards
-    3 order               (idle GPUs, their free memory in all), ascending; then by name
+    3 order               (idle GPUs, their free memory in all), ascending; then those with the model; then by name
     4 fits                every idle GPU has the memory asked            some N of them have
     mounted               every idle GPU                                 exactly those N
 
@@ -20,17 +20,18 @@ The patent's four stages, and the two readings of them:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, ClassVar
 
 from ..errors import InvalidValue
-from ..models import Gpu, Placement, Request
+from ..models import Gpu, Node, Placement, Request
 from .assign import assign, free_of, offers, shortfall
 from .candidates import Pool, compare
 
 if TYPE_CHECKING:
     from .shelves import Columns, Mask
+    from .terrain import Terrain
 
 __all__ = ["POLICIES", "BestFit", "Claim", "Policy", "find", "register"]
 
@@ -39,6 +40,8 @@ class Policy(ABC):
     """How the four stages are read. Stateless. A stage returns why the node does not pass, `None` if it does."""
 
     name: ClassVar[str]
+    by: ClassVar[str] = "the fullest node first: fewest idle GPUs, then least free memory"
+    """What stage 3 goes by, for people."""
 
     @abstractmethod
     def enough(self, pool: Pool) -> str | None:
@@ -49,8 +52,18 @@ class Policy(ABC):
         """Stage 2: the GPUs are not bound to one and the same physical card."""
 
     def order(self, pool: Pool) -> tuple[int, int]:
-        """Stage 3: the key by which nodes are walked, ascending, then by name: candidates, bytes free on all."""
+        """Stage 3: the key by which nodes are walked, ascending: candidates, bytes free on all. Of those with one key
+        the ones that have the request's model come first, and then it is by name."""
         return len(pool.gpus), pool.total
+
+    def ordering(self, nodes: Sequence[Node], request: Request) -> Callable[[Pool], tuple[int, int]]:
+        """`order`, for a policy to which it matters what all `nodes` of the cluster have free."""
+        return self.order
+
+    def terrain(self, before: Terrain | None) -> Terrain | None:
+        """What gives that order for many nodes at once, if it is not the one of `order` above. The index keeps it up to
+        date; `before`: the one it has kept so far, which may be made this policy's."""
+        return None
 
     @abstractmethod
     def fits(self, pool: Pool) -> str | None:

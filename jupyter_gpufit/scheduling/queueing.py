@@ -44,7 +44,12 @@ class Queueing(Steps):
             progress=Progress(phase="placing"),
         )
         entry = self.entries[event.id] = Entry(allocation=allocation, hosted=event.kernel_id is None)
-        self._place(entry)
+        if event.behind:
+            before = entry.allocation
+            self._queue(entry, ev.NotPlaced(id=event.id, message=event.behind))
+            self._report(entry, before)
+        else:
+            self._place(entry)
 
     def _placed(self, entry: Entry, event: ev.Placed) -> None:
         if not entry.live:
@@ -55,8 +60,16 @@ class Queueing(Steps):
         entry.placed_at = self._now
         for what in ("wait", "forgive"):
             entry.deadlines.pop(what, None)
+        totals = tuple(event.totals.get(uuid, 0) for uuid in where.gpus)
         self._set(
-            entry, state=State.STARTING, node=where.node, gpus=where.gpus, memory=where.memory, message="", queue=None
+            entry,
+            state=State.STARTING,
+            node=where.node,
+            gpus=where.gpus,
+            memory=where.memory,
+            totals=totals,
+            message="",
+            queue=None,
         )
         if event.overtakes is not None and (before := self.entries.get(event.overtakes)) is not None:
             before.overtaken += 1
@@ -68,7 +81,7 @@ class Queueing(Steps):
             self._wind_down(entry)
         elif entry.contended and entry.places < self.limits.attempts and not entry.waiting:
             self._place(entry)  # others that fought for the same GPUs may yield, too
-        elif not event.never and entry.allocation.created + float(entry.allocation.request.wait or 0) > self._now:
+        elif (not event.never or entry.moved) and entry.deadlines.get("wait", entry.waits_until) > self._now:
             self._queue(entry, event)
         elif entry.places <= 1 and not entry.waiting:  # whoever asks is told at once, and nothing is left of it
             del self.entries[entry.id]
@@ -79,15 +92,17 @@ class Queueing(Steps):
     def _queue(self, entry: Entry, event: ev.NotPlaced) -> None:
         entry.waiting, entry.places = True, 1
         if "wait" not in entry.deadlines:
-            entry.deadlines["wait"] = until = entry.allocation.created + float(entry.allocation.request.wait or 0)
+            entry.deadlines["wait"] = until = entry.waits_until
             self._out.append(ev.Wake(id=entry.id, at=until))
         if entry.avoid and "forgive" not in entry.deadlines:
             self._deadline(entry, "forgive", self.limits.forgive_after)
-        self._set(entry, message=event.message, progress=Progress(phase="placing", message="waiting for GPUs"))
+        waits = Progress(phase="placing", message="waiting for GPUs")
+        self._set(entry, message=_after_all(entry, event.message), progress=waits)
 
     def _ranked(self, entry: Entry, event: ev.Ranked) -> None:
         if entry.waiting and entry.live:
-            self._set(entry, queue=event.queue, message=event.queue.missing or entry.allocation.message)
+            missing = event.queue.missing
+            self._set(entry, queue=event.queue, message=_after_all(entry, missing) or entry.allocation.message)
 
     def retry_waiting(self, now: float, before: Entry | None = None) -> list[Instruction]:
         """Somewhere there may be room: place those that wait, in their order; with `before` only those ahead of it."""
@@ -108,8 +123,15 @@ class Queueing(Steps):
         self._place_again(entry)
 
     def _waited_long(self, entry: Entry) -> None:
-        waited = format_duration(float(entry.allocation.request.wait or 0))
+        waited = format_duration(
+            self.limits.requeue_wait if entry.wait_until else float(entry.allocation.request.wait or 0)
+        )
         self._end(entry, EndReason.REJECTED, f"waited {waited}; {entry.allocation.message}")
+
+
+def _after_all(entry: Entry, missing: str) -> str:
+    """Why it waits; of a job that had run before, why it had to go, too."""
+    return f"{entry.moved}; {missing}" if entry.moved and missing else missing
 
 
 def _end_of(entry: Entry, now: float) -> float | None:

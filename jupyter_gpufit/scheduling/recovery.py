@@ -2,6 +2,7 @@
 
     running, its kernel remembered ──→ running: its kernel is taken back      (a container does not need its server)
     queued ──────────────────────────→ queued, in its old place, for the rest of its time to wait
+    a job, in any of these ──────────→ goes on, see `jobs.py`
     stopping ────────────────────────→ stopping, again from the start
     anything else ───────────────────→ stopping: half-made, or its kernel died with the server
 
@@ -16,22 +17,23 @@ from ..models import EndReason, State
 from . import events as ev
 from .entries import Entry, fresh
 from .events import Failure, Instruction, Work
-from .lifetime import Lifetime
 from .outages import Outages
 from .queueing import Queueing
 
 __all__ = ["Recovery"]
 
+_FIRST_REPORTS = 60.0  # s
 
-class Recovery(Queueing, Lifetime, Outages):
+
+class Recovery(Queueing, Outages):
     """Base of `Ledger`."""
 
     def restore(
-        self, entries: Iterable[Entry], now: float, why: str, remembered: Container[str] = ()
+        self, entries: Iterable[Entry], now: float, why: str, remembered: Container[str] = (), jobs: bool = True
     ) -> list[Instruction]:
         """Take up what a scheduler that died had left in its store. What cannot go on is ended, saying `why`.
 
-        `remembered`: the allocations whose kernels can be taken back.
+        `remembered`: the allocations whose kernels can be taken back. `jobs`: those go on.
         """
         out: list[Instruction] = []
         for left in entries:
@@ -40,7 +42,9 @@ class Recovery(Queueing, Lifetime, Outages):
             self._now, self._out = now, []
             entry = self.entries[left.id] = fresh(left)
             before = entry.allocation
-            if _runs(left) and left.id in remembered:
+            if jobs and entry.job is not None and entry.live:
+                self._resume_job(entry, left)
+            elif _runs(left) and left.id in remembered:
                 self._resume(entry)
             elif left.queued and left.hosted:
                 self._queue_again(entry, left)
@@ -62,14 +66,31 @@ class Recovery(Queueing, Lifetime, Outages):
         self._arm_time(entry)
         self._begin(entry, Work.TAKE_BACK, ev.TakeBack(id=entry.id, unit=entry.unit))
 
+    def _resume_job(self, entry: Entry, left: Entry) -> None:
+        if entry.moving:
+            self._go_elsewhere(entry)
+        elif entry.allocation.node is None:
+            self._queue_again(entry, left)
+        elif _runs(left) and left.began:
+            self._resume(entry)
+        else:  # half-made, or between two attempts: what there is of it is removed, then it starts
+            entry.restarting = True
+            self._arm_time(entry)
+            self._stop_unit(entry)
+
     def _queue_again(self, entry: Entry, left: Entry) -> None:
         entry.waiting, entry.avoid = True, ()
-        until = entry.allocation.created + float(entry.allocation.request.wait or 0)
+        until = entry.waits_until
+        if entry.job is not None:  # it may not have been refused by anybody so far: give nodes the time to report
+            until = max(until, self._now + _FIRST_REPORTS)
         self._deadline(entry, "wait", until - self._now)
 
     def _take_back_failed(self, entry: Entry, event: ev.TakeBackFailed) -> None:
         if entry.live and event.failure is Failure.CANCELLED:
             return  # by the end of this scheduler: the next one takes it back
+        if entry.job is not None:
+            self._taken_up(entry, event.message)
+            return
         entry.kernel_up = True  # who knows how far it came
         if entry.live:
             self._end(entry, EndReason.FAILED, f"its kernel could not be taken back: {event.message}")

@@ -1,5 +1,5 @@
 """The scheduler of this process: the one writer of allocations (`api.Scheduler`). What it does about a question is said
-to the state machine as an event; `driver.py` and `execution.py` have the rest.
+to the state machine as an event; `forkernels.py`, `driver.py` and `execution.py` have the rest.
 """
 
 from __future__ import annotations
@@ -7,29 +7,34 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..durations import format_duration, parse_duration
-from ..errors import Cancelled, Conflict, Forbidden, GpufitError, LaunchError, NodeUnreachable, NotFound, Unavailable
-from ..models import Allocation, Endpoint, EndReason, Node, Request, State, Unit
+from ..errors import Conflict, Forbidden, InvalidValue, NotFound, Unavailable
+from ..models import Allocation, EndReason, Node, Request, State, Unit
 from . import events as ev
 from .about import About, about
-from .allocations import Entry
-from .driver import Driver
 from .events import Work
 from .fit import Decision
+from .forkernels import ForKernels
+from .logs import Log, last_lines, text_of
 from .names import fresh_name
+from .needs import Launcher
 from .quotas import admit
-from .works import failure_of
+from .stored import unknown_model
+from .sweeps import named, patient, spread
+from .usage import UsageSeries
 
 __all__ = ["LocalScheduler"]
 
-_STOPPED = "the scheduler was stopped"
 _LIVELINESS = {State.ENDED: 0, State.STOPPING: 1, State.PENDING: 2, State.STARTING: 2, State.RUNNING: 2}
 
 
-class LocalScheduler(Driver):
+class LocalScheduler(ForKernels):
     """`api.Scheduler`, living on the event loop that `open` is called on. Made by `kernels/service.py`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -49,20 +54,19 @@ class LocalScheduler(Driver):
     def explain(self, request: Request) -> Decision:
         """A dry run of `request`."""
         self._check_open()
+        self._check_model(request)
         return self._would_get(request)
 
     async def request(self, request: Request, owner: str, *, kernel_id: str | None = None) -> Allocation:
         """Place and reserve now; prepare and start in the background."""
         self._check_open()
+        if request.job is not None:
+            raise InvalidValue("a job is asked for by itself, not as GPUs for a kernel: %gpufit train, or POST jobs")
+        self._check_model(request)
         name = request.name
         if name is None:
             name = fresh_name(self._records, self._random)
-        elif (holder := self._live_of_name(name, owner)) is not None:
-            raise Conflict(
-                f"you have an allocation {name!r} already ({holder.state}, {holder.request.describe()}); "
-                "use that one, release it, or choose another name",
-                allocation=holder.id,
-            )
+        self._check_names([name], owner)
         if kernel_id is None and self._host is None:
             raise Conflict("this scheduler runs no kernels; ask with the id of the kernel that will run there")
         request = admit(request, self._cluster.inventory.quota(owner))
@@ -74,6 +78,54 @@ class LocalScheduler(Driver):
             raise refusal or RuntimeError(f"selection failed for {request.describe()}; the log says why")
         await self._written()  # what was answered is not forgotten in a crash
         return entry.allocation
+
+    async def submit(
+        self, request: Request, owner: str, sweep: Mapping[str, Sequence[str]] | None = None
+    ) -> list[Allocation]:
+        """Ask for a job, or for one for each point of a sweep: for all of them, or for none."""
+        self._check_open()
+        if request.job is None:
+            raise InvalidValue("there is no job in the request; say what it shall run")
+        if self._jobs is None:
+            raise Conflict("this scheduler runs no jobs")
+        self._check_model(request)
+        quota = self._cluster.inventory.quota(owner)
+        requests = spread(admit(patient(request, quota), quota), sweep or {})
+        names = named(requests, request.name or fresh_name(self._records, self._random))
+        requests = [replace(one, name=name) for one, name in zip(requests, names, strict=True)]
+        self._check_names(names, owner)
+        if (decision := self._would_get(requests[0])).never:
+            raise decision.refusal()  # before anything is copied
+        ids = [secrets.token_hex(6) for _ in requests]
+        try:
+            await self._jobs.check_in(ids, requests[0])
+            self._check_open()
+            self._check_names(names, owner)
+            self._request_all(dict(zip(ids, requests, strict=True)), owner)
+        except BaseException:
+            for id in ids:
+                self._forget_job(id)
+            raise
+        await self._written()  # what was answered is not forgotten in a crash
+        return [self._known(id) for id in ids]
+
+    def _request_all(self, requests: Mapping[str, Request], owner: str) -> None:
+        """By id. Raises the refusal of the first that is refused, when those before it have been taken back."""
+        made: list[str] = []
+        behind = ""
+        for id, request in requests.items():
+            asked = ev.Requested(id=id, name=str(request.name), owner=owner, request=request, behind=behind)
+            self._handle(asked)
+            if id not in self._ledger.entries:
+                for other in made:
+                    self._handle(ev.ReleaseAsked(id=other, message=f"{request.name!r} of the same sweep was refused"))
+                refusal = self._errors.pop(id, {}).get(Work.PLACE)
+                raise refusal or RuntimeError(f"selection failed for {request.describe()}; the log says why")
+            made.append(id)
+            entry = self._ledger.entries[id]
+            if entry.waiting and not behind:  # the rest of a large sweep need not be tried one by one
+                behind = entry.allocation.message
+                self._make_room()
 
     def allocations(self, owner: str | None = None, ended: bool = False) -> Sequence[Allocation]:
         """Allocations that have not ended (and with `ended` recent ones that have), oldest first."""
@@ -136,151 +188,45 @@ class LocalScheduler(Driver):
             now = self._known(id)
         return now
 
-    async def logs(self, id: str, tail: int | None = None) -> str:
-        """What its unit printed (kept after the end, up to a limit)."""
-        allocation = self._known(id)
-        if allocation.unit is None:
-            lines = self._units.logs.get(id, "").splitlines(keepends=True)
-            return "".join(lines if tail is None else lines[-tail:] if tail else [])
-        with self._fleet.use(allocation.unit.node) as slot:
-            launcher = await self._fleet.opened(slot)
-            return await launcher.logs(allocation.unit, tail)
+    async def logs(self, id: str, tail: int | None = None, after: str = "") -> Log:
+        """What it printed."""
+        while True:
+            now = self._known(id)
+            pieces = await self._logbook.read(id, after)
+            if now.unit is not None:
+                mark = pieces[-1].mark if pieces else after
+                pieces += await self._units.printed(now.unit, None if tail is None else max(tail, 1), mark)
+            if self._known(id).unit == now.unit:  # else it is in the logbook by now
+                break
+        mark = pieces[-1].mark if pieces else after
+        text = text_of(pieces if tail is None else last_lines(pieces, tail))
+        return Log(text=text, mark=mark, over=now.state is State.ENDED)
+
+    def keep(self, id: str, part: str, data: bytes | None) -> None:
+        """Keep `data` until nobody can ask about the allocation any more, also should this process die."""
+        if self._find(id) is not None:
+            self._store.keep(id, part, data)
+
+    async def kept(self, id: str, part: str) -> bytes | None:
+        """What was kept last as that part."""
+        return await self._store.kept(id, part)
+
+    async def usage(self, id: str) -> UsageSeries:
+        """What it used of its GPUs (kept after the end, too)."""
+        return await self._metering.known(self._known(id))
 
     def subscribe(self, callback: Callable[[Allocation], None]) -> Callable[[], None]:
         """Call back with each allocation that changed, until the returned function is called."""
         return self._subscribers.add(callback)
 
-    # --- for the kernel in it
-
-    async def prepared(self, id: str) -> Unit:
-        """Wait until the allocation's unit is prepared."""
-        entry = await self._until(self._live(id), lambda entry: entry.prepared or entry.launched or not entry.live)
-        if not entry.live:
-            raise self._why(entry.allocation)
-        if not entry.prepared or entry.unit is None:
-            raise Conflict(
-                f"allocation {entry.allocation.name!r} runs a kernel already; restart that, or ask for another"
-            )
-        return entry.unit
-
-    async def launch(
-        self, id: str, command: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str]
-    ) -> Endpoint:
-        """Start the prepared unit."""
-        entry = self._live(id)
-        if not entry.prepared:
-            raise Conflict(f"allocation {entry.allocation.name!r} has no unit that waits for a kernel")
-        self._payloads[id] = (command, files, env)
-        self._handle(ev.LaunchAsked(id=id))
-        task: asyncio.Task[Endpoint] = self._works.task(id, Work.START_UNIT)
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError:
-            task.cancel()
-            raise
-        if task.cancelled():
-            raise self._why(entry.allocation)
-        try:
-            return task.result()
-        except GpufitError:
-            raise
-        except Exception as error:
-            raise LaunchError(failure_of(error)[1]) from error
-
-    async def ready(self, id: str, kernel_id: str) -> Allocation:
-        """The kernel answers: the allocation is running."""
-        entry = self._live(id)
-        self._handle(ev.KernelReady(id=id, kernel_id=kernel_id))
-        await self._written()  # from now on a server that dies can take it back
-        return entry.allocation
-
-    async def failed(self, id: str, message: str) -> None:
-        """The kernel will never answer: the allocation ends `failed`."""
-        self._known(id)
-        self._handle(ev.KernelFailed(id=id, message=message))
-
-    def remember(self, id: str, memory: bytes | None, part: str = "kernel") -> None:
-        """Keep `memory` for as long as the allocation lives, also should this process die."""
-        if id in self._ledger.entries and not self._embedded:
-            self._store.remember(id, part, memory)
-
-    def recall(self, id: str, part: str = "kernel") -> bytes | None:
-        """What was remembered last of that part."""
-        return self._store.memories.get(id, {}).get(part)
-
-    def resuming(self, id: str) -> bool:
-        """Whether its kernel is being taken back."""
-        entry = self._ledger.entries.get(id)
-        return entry is not None and Work.TAKE_BACK in entry.busy
-
-    async def stop_unit(self, id: str) -> None:
-        """Stop and remove its unit, confirmed, and keep its GPUs reserved. Raises `NodeUnreachable` or `LaunchError` if
-        it cannot be confirmed now."""
-        entry = self._ledger.entries.get(id)
-        if entry is None:
-            self._known(id)
-            return
-        failures = entry.stop_failures
-        self._handle(ev.StopAsked(id=id))
-        await self._until(
-            entry,
-            lambda entry: (
-                entry.state is State.ENDED
-                or entry.stop_failures > failures
-                or (entry.unit is None and not entry.busy & {Work.PREPARE, Work.START_UNIT, Work.STOP_UNIT})
-            ),
-        )
-        if entry.stop_failures > failures and (entry.unit is not None or entry.unsure):
-            raise self._errors.get(id, {}).get(Work.STOP_UNIT) or NodeUnreachable(entry.trouble)
-
-    async def restart_unit(self, id: str, died: str = "") -> Unit:
-        """Prepare a new unit on the same node, the same GPUs and the same ports. As long as the node's engine is known
-        not to answer, it waits for that."""
-        entry = self._live(id)
-        self._handle(ev.RestartAsked(id=id, died=died))
-        try:
-            await self._until(entry, lambda entry: not entry.restarting or not entry.live)
-        except asyncio.CancelledError:
-            self._handle(ev.StopAsked(id=id))  # nobody would launch in it; it may wait for its node for hours
-            raise
-        if not entry.live:
-            raise self._why(entry.allocation)
-        if not entry.prepared or entry.unit is None:
-            raise NodeUnreachable(entry.trouble or f"allocation {entry.allocation.name!r} cannot be restarted now")
-        return entry.unit
-
-    async def interrupt(self, id: str) -> None:
-        """`Launcher.interrupt`; never raises."""
-        entry = self._ledger.entries.get(id)
-        if entry is None or entry.unit is None:
-            return
-        try:
-            with self._fleet.use(entry.unit.node) as slot:
-                launcher = await self._fleet.opened(slot)
-                await launcher.interrupt(entry.unit)
-        except GpufitError as error:
-            self.log.warning("allocation %s was not interrupted: %s", entry.allocation.name, error)
-        except Exception:
-            self.log.exception("allocation %s was not interrupted", entry.allocation.name)
-
-    def exit_code(self, id: str) -> int | None:
-        """Exit code if its unit is confirmed to have ended (or was removed)."""
-        allocation = self._known(id)
-        if allocation.unit is not None:
-            launcher = self._fleet.known(allocation.unit.node)
-            return None if launcher is None else launcher.exit_code(allocation.unit)
-        entry = self._ledger.entries.get(id)
-        if entry is not None and entry.busy & {Work.PREPARE}:
-            return None
-        return self._units.codes.get(id)
-
-    def describe_exit(self, id: str) -> str:
-        """One sentence on how its unit ended."""
-        allocation = self._known(id)
-        launcher = self._fleet.known(allocation.unit.node) if allocation.unit is not None else None
-        if allocation.unit is not None and launcher is not None:
-            return launcher.describe_exit(allocation.unit)
-        return allocation.message.split("\n", 1)[0] or "it was stopped"
+    @asynccontextmanager
+    async def unit(self, id: str) -> AsyncIterator[tuple[Launcher, Unit]]:
+        """The launcher and the unit of a running allocation."""
+        now = self._known(id)
+        if now.state is not State.RUNNING or now.unit is None:
+            raise Conflict(f"allocation {now.name!r} is {now.state}, and not running; its files cannot be reached")
+        with self._fleet.use(now.unit.node) as slot:
+            yield await self._fleet.opened(slot), now.unit
 
     # --- inside
 
@@ -288,22 +234,20 @@ class LocalScheduler(Driver):
         if not self._open:
             raise Unavailable("the scheduler is not open (its server is starting or stopping); try again in a moment")
 
-    def _find(self, id: str) -> Allocation | None:
-        entry = self._ledger.entries.get(id)
-        return entry.allocation if entry is not None else self._records.get(id)
+    def _check_model(self, request: Request) -> None:
+        """Raises `InvalidValue` for a model that no node has."""
+        if (error := unknown_model(self._fleet.index.nodes, request)) is not None:
+            raise error
 
-    def _known(self, id: str) -> Allocation:
-        if (allocation := self._find(id)) is None:
-            raise NotFound(f"there is no allocation {id!r}")
-        return allocation
-
-    def _live(self, id: str) -> Entry:
-        entry = self._ledger.entries.get(id)
-        if entry is None or not entry.live:
-            raise self._why(self._known(id))
-        if self._dead:
-            raise Cancelled(_STOPPED)
-        return entry
+    def _check_names(self, names: Sequence[str], owner: str) -> None:
+        """Raises `Conflict` if the owner has a live one of such a name."""
+        for name in names:
+            if (holder := self._live_of_name(name, owner)) is not None:
+                raise Conflict(
+                    f"you have an allocation {name!r} already ({holder.state}, {holder.request.describe()}); "
+                    "use that one, release it, or choose another name",
+                    allocation=holder.id,
+                )
 
     def _live_of_name(self, name: str, owner: str) -> Allocation | None:
         for id in self._records.of_name(name):
@@ -311,23 +255,3 @@ class LocalScheduler(Driver):
             if entry is not None and entry.live and entry.allocation.owner == owner:
                 return entry.allocation
         return None
-
-    async def _until(self, entry: Entry, reached: Callable[[Entry], bool]) -> Entry:
-        while not reached(entry):
-            if self._dead:
-                raise Cancelled(_STOPPED)
-            await self._bell.wait(entry.id)
-        return entry
-
-    def _why(self, allocation: Allocation) -> GpufitError:
-        """What whoever waits for a kernel in it is told: it ends, or has ended."""
-        if allocation.reason in (EndReason.FAILED, EndReason.REJECTED, EndReason.NODE_LOST):
-            errors = self._errors.get(allocation.id, {})
-            for work in (Work.START_UNIT, Work.PREPARE, Work.PLACE):
-                if (error := errors.get(work)) is not None:
-                    waited = work is Work.PLACE and allocation.message  # it says for how long, too
-                    return type(error)(waited or error.message, **error.details)
-            message = allocation.message or f"allocation {allocation.name!r} ended: {allocation.reason}"
-            return LaunchError(message, logs=self._units.logs.get(allocation.id, ""))
-        because = f": {allocation.message}" if allocation.message else ""
-        return Cancelled(f"allocation {allocation.name!r} was {allocation.reason}{because}")

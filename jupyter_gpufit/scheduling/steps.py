@@ -7,7 +7,7 @@ What event leads to which step is in `allocations.py`.
 
 from __future__ import annotations
 
-from ..models import EndReason, Launch, Progress, State
+from ..models import EndReason, Launch, Progress, State, without_secrets
 from . import events as ev
 from .bookkeeping import Books
 from .entries import CANCELLABLE, UNIT_WORK, Entry
@@ -42,11 +42,16 @@ class Steps(Books):
             host_ports=entry.ports,
             cards=entry.cards,
             totals=entry.totals,
-            outlive=self.limits.outlive,
+            outlive=self.limits.outlive if entry.job is None else self.limits.outlive_jobs,
+            folder=now.request.folder,
+            workspace=entry.job is not None,
+            write_models=now.request.write_models,
         )
         self._set(entry, progress=Progress(phase="creating"))
         # the pause before a try elsewhere is `Place`'s; a restart has no `Place`
         attempt = entry.tries - 1 if now.state is State.RUNNING else 0
+        if entry.job is not None:  # the next scheduler may go on with it, and has to know which names are taken
+            self._out.append(ev.Save(id=entry.id))
         self._begin(entry, Work.PREPARE, ev.Prepare(id=entry.id, launch=launch, node=now.node, attempt=attempt))
 
     def _vacant(self, entry: Entry) -> None:
@@ -59,13 +64,19 @@ class Steps(Books):
         assert entry.allocation.node is not None
         entry.deadlines.pop("launch", None)
         unit = None if entry.unsure else entry.unit
-        self._begin(entry, Work.STOP_UNIT, ev.StopUnit(id=entry.id, node=entry.allocation.node, unit=unit))
+        # A later attempt is given what those before it brought home. If it did not come to run, that may have been cut
+        # off in the middle, and must not replace what is home.
+        collect = entry.job is not None and entry.launched and (entry.began > 0 or entry.starts == 0)
+        stop = ev.StopUnit(id=entry.id, node=entry.allocation.node, unit=unit, collect=collect)
+        self._begin(entry, Work.STOP_UNIT, stop)
 
     def _end(self, entry: Entry, reason: EndReason, message: str, patient: bool = False) -> None:
         """Begin to end it. `patient`: its `KernelHost.start` is about to come back by itself."""
         if not entry.live:
             return
-        entry.restarting, entry.waiting, entry.said = False, False, message
+        if entry.moving and entry.allocation.node is not None:
+            self._out.append(ev.Clean(id=entry.id, node=entry.allocation.node))
+        entry.restarting, entry.waiting, entry.said, entry.moving = False, False, message, ""
         entry.deadlines = {what: at for what, at in entry.deadlines.items() if what == "lost"}
         self._set(entry, state=State.STOPPING, reason=reason, message=message, progress=None, queue=None)
         self._unwarn(entry)
@@ -89,7 +100,15 @@ class Steps(Books):
             self._stop_unit(entry)
         else:
             entry.deadlines = {}
-            self._set(entry, state=State.ENDED, ended=self._now, progress=None, unit=None, unreachable_since=None)
+            self._set(
+                entry,
+                state=State.ENDED,
+                ended=self._now,
+                progress=None,
+                unit=None,
+                unreachable_since=None,
+                request=without_secrets(entry.allocation.request),
+            )
 
     def _insist(self, entry: Entry) -> None:
         """`KernelHost.start` does not come back: cancel it; if that does not help either, go on without it."""

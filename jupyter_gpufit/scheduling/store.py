@@ -18,6 +18,9 @@ then wants its own back. A server takes over both kinds.
 
 Beside each entry its *memories* are kept: what it takes to go on with its kernel. They have the kernel's keys in them.
 So the file is its owner's alone (mode 0600 in a directory of 0700), and what is deleted is overwritten.
+
+What is *kept* of an allocation (what it printed, what it used) stays until its entry is forgotten. It may be large, so
+it is not held in memory, but read when somebody asks.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ from .entries import Entry
 __all__ = ["MEMORY", "Store", "StoreLocked"]
 
 MEMORY: Literal[":memory:"] = ":memory:"
-SCHEMA = 2
+SCHEMA = 3
 AGAIN = 5.0
 """Seconds after a transaction that failed (a full disk), until it is tried again."""
 GATHER = 0.01
@@ -60,6 +63,10 @@ _TABLES = """
 _SINCE_2 = """
     CREATE TABLE memories (id TEXT, part TEXT, data BLOB NOT NULL, PRIMARY KEY (id, part)) WITHOUT ROWID;
 """
+_SINCE_3 = """
+    CREATE TABLE kept (id TEXT, part TEXT, data BLOB NOT NULL, PRIMARY KEY (id, part));
+"""
+_KEPT_OF_LIVE = "SELECT id, part, data FROM kept WHERE id IN (SELECT id FROM entries WHERE NOT ended)"
 
 
 class StoreLocked(StoreError):
@@ -80,9 +87,12 @@ class Store:
         """All ids whose units are ours: the present one, former ones, and those of dead schedulers taken over."""
         self.memories: dict[str, dict[str, bytes]] = {}
         """Allocation → part → what is remembered."""
+        self.alone = True
+        """Whether nobody else used the directory when it was opened."""
         self._connection, self._thread, self._log = connection, thread, log
         self._waiting: dict[str, tuple[bool, bytes] | None] = {}
         self._memories_waiting: dict[tuple[str, str], bytes | None] = {}
+        self._kept_waiting: dict[tuple[str, str], bytes | None] = {}
         self._lock = threading.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop
@@ -135,6 +145,21 @@ class Store:
         for part in list(self.memories.get(id, ())):
             self.remember(id, part, None)
 
+    def keep(self, id: str, part: str, data: bytes | None) -> None:
+        """Keep `data` with the entry until that is forgotten, soon, in the place of what was kept as that `part`
+        before; `None`: no longer. As `save`."""
+        with self._lock:
+            if self._closed:
+                return
+            self._kept_waiting[id, part] = data
+        self._write_later()
+
+    async def kept(self, id: str, part: str) -> bytes | None:
+        """What is kept as that part."""
+        if self._closed:
+            return None
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._read_kept, id, part)
+
     async def flush(self) -> None:
         """Wait until all that was saved is written. Raises `StoreError` if it cannot be."""
         if self._closed:
@@ -163,6 +188,7 @@ class Store:
             where.mkdir(parents=True, exist_ok=True, mode=0o700)
         store: Store | None = None
         others: list[sqlite3.Connection] = []
+        alone = not embedded  # which does not look at those of servers
         for file in _files(where, "embedded" if embedded else "gpufit"):
             if store is not None and not file.exists():
                 break
@@ -172,7 +198,8 @@ class Store:
                 else:
                     others.append(_connect(file))
             except StoreLocked:
-                continue  # somebody else's
+                alone = False  # that is somebody else's
+                continue
             except StoreError as error:
                 if store is None:
                     raise
@@ -181,11 +208,13 @@ class Store:
             try:
                 others.append(_connect(file))
             except StoreLocked:
+                alone = False
                 continue
             except StoreError as error:
                 log.warning("left alone: %s", error)
         if store is None:
             raise StoreLocked(f"{MOST_FILES} schedulers have a store in {where} already; use another directory")
+        store.alone = alone
         try:
             return store, store._begin(others)
         except BaseException:
@@ -207,12 +236,15 @@ class Store:
                 here.executemany("INSERT OR IGNORE INTO entries VALUES (?, ?, ?)", rows)
                 memories = there.execute("SELECT id, part, data FROM memories").fetchall()
                 here.executemany("INSERT OR IGNORE INTO memories VALUES (?, ?, ?)", memories)
+                here.executemany("INSERT OR IGNORE INTO kept VALUES (?, ?, ?)", there.execute(_KEPT_OF_LIVE).fetchall())
+            here.execute("DELETE FROM kept WHERE id NOT IN (SELECT id FROM entries)")
             here.execute("INSERT INTO schedulers (id) VALUES (?)", (self.scheduler,))
             here.execute("DELETE FROM schedulers WHERE number <= (SELECT MAX(number) FROM schedulers) - ?", (MOST_IDS,))
         with _errors(self.path):
             for there in others:
                 with there:
                     there.execute("DELETE FROM entries WHERE NOT ended")
+                    there.execute("DELETE FROM kept WHERE id NOT IN (SELECT id FROM entries)")
                     there.execute("DELETE FROM memories")
             self.schedulers = frozenset(id for (id,) in self._connection.execute("SELECT id FROM schedulers"))
             rows = self._connection.execute("SELECT id, data FROM entries").fetchall()
@@ -253,29 +285,49 @@ class Store:
         with self._lock:
             rows, self._waiting = self._waiting, {}
             memories, self._memories_waiting = self._memories_waiting, {}
-        if not rows and not memories:
+            keeping, self._kept_waiting = self._kept_waiting, {}
+        if not rows and not memories and not keeping:
             return
         kept = [(id, *row) for id, row in rows.items() if row is not None]
         gone = [(id,) for id, row in rows.items() if row is None]
         remembered = [(*key, data) for key, data in memories.items() if data is not None]
         forgotten = [key for key, data in memories.items() if data is None]
+        parts = [(*key, data) for key, data in keeping.items() if data is not None]
+        no_parts = [key for key, data in keeping.items() if data is None]
         try:
             with self._connection as here:
                 here.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", kept)
                 here.executemany("DELETE FROM entries WHERE id = ?", gone)
                 here.executemany("INSERT OR REPLACE INTO memories VALUES (?, ?, ?)", remembered)
                 here.executemany("DELETE FROM memories WHERE id = ? AND part = ?", forgotten)
-            if forgotten:  # out of the write-ahead log, too
+                here.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", parts)
+                here.executemany("DELETE FROM kept WHERE id = ? AND part = ?", no_parts)
+                here.executemany("DELETE FROM kept WHERE id = ?", gone)
+            if forgotten or any(ended for _, ended, _ in kept):  # out of the write-ahead log, too
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.Error as error:
             with self._lock:  # with the next one; what is newer by then stays
                 self._waiting = rows | self._waiting
                 self._memories_waiting = memories | self._memories_waiting
+                self._kept_waiting = keeping | self._kept_waiting
             message = f"{self.path} cannot be written: {error}; allocations would not survive a crash now"
             self._log.error(message)
             self._loop.call_soon_threadsafe(self._write_again)
             if strict:
                 raise StoreError(message) from error
+
+    def _read_kept(self, id: str, part: str) -> bytes | None:
+        with self._lock:
+            if self._waiting.get(id, ()) is None:  # it is about to be forgotten
+                return None
+            if (id, part) in self._kept_waiting:
+                return self._kept_waiting[id, part]
+        try:
+            rows = self._connection.execute("SELECT data FROM kept WHERE id = ? AND part = ?", (id, part)).fetchall()
+        except sqlite3.Error as error:
+            self._log.error("%s cannot be read: %s", self.path, error)
+            return None
+        return rows[0][0] if rows else None
 
     def _end(self) -> None:
         try:
@@ -310,6 +362,17 @@ def _connect(path: Path | None) -> sqlite3.Connection:
         return connection
 
 
+def _since_3(data: bytes) -> bytes:
+    """An entry with the word that a request has for a model of GPU since then: `model` became one of a node's store."""
+    try:
+        entry = msgspec.json.decode(data)
+        request = entry["allocation"]["request"]
+        request["gpu_model"] = request.pop("model")
+    except (msgspec.DecodeError, TypeError, KeyError):  # it names none; or cannot be read: that is told when it is
+        return data
+    return msgspec.json.encode(entry)
+
+
 def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # before WAL: then it needs no shared memory, either
     connection.execute("PRAGMA journal_mode = WAL")
@@ -317,9 +380,12 @@ def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
     connection.execute("PRAGMA secure_delete = ON")
     connection.execute("BEGIN IMMEDIATE")  # takes the lock, which is then kept
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    for since, tables in ((0, _TABLES), (1, _SINCE_2)):
+    for since, tables in ((0, _TABLES), (1, _SINCE_2), (2, _SINCE_3)):
         for statement in filter(str.strip, tables.split(";") if version <= since else ()):
             connection.execute(statement)
+    if version in (1, 2):
+        rows = connection.execute("SELECT id, data FROM entries").fetchall()
+        connection.executemany("UPDATE entries SET data = ? WHERE id = ?", [(_since_3(data), id) for id, data in rows])
     if version < SCHEMA:
         connection.execute(f"PRAGMA user_version = {SCHEMA}")
     connection.commit()

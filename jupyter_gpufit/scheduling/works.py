@@ -6,22 +6,27 @@ instruction ─→ coroutine, in a task ─→ result, error or cancellation ─
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ..errors import ClaimLost, GpufitError, NodeUnfit, NodeUnreachable
 from ..models import Endpoint, Launch, Progress, Unit
 from .events import Failure, Work
 from .fleet import Fleet
+from .logbook import Logbook, launchers, marked
+from .logs import Piece
 from .needs import KILLED, Launcher
 
 __all__ = ["UnitWork", "Works", "failure_of"]
 
 T = TypeVar("T")
+Collect = Callable[[Launcher, Unit], Awaitable[None]]
 
 _TAKE_OVERS, _TAKE_OVER_WITHIN, _TAKE_OVER_AGAIN = 3, 5.0, 0.5  # times; s; s
 _LOGS_WITHIN = 5.0  # s; a last look at what a unit printed must not keep its GPUs
+_JOB_GRACE = 10.0  # s; for a job to write down where it was
 
 
 def failure_of(error: BaseException | None) -> tuple[Failure, str]:
@@ -103,12 +108,10 @@ class Works:
 class UnitWork:
     """What is done to units, by the launcher of the node they are on. Made by the scheduler."""
 
-    def __init__(self, fleet: Fleet, ours: Container[str], log: logging.Logger, keep_logs: int) -> None:
-        self.logs: dict[str, str] = {}
-        """Allocation -> what its last unit had printed when it was removed."""
+    def __init__(self, fleet: Fleet, ours: Container[str], log: logging.Logger, logbook: Logbook) -> None:
         self.codes: dict[str, int] = {}
         """Allocation -> exit code of its last unit."""
-        self._fleet, self._ours, self._log, self._keep_logs = fleet, ours, log, keep_logs
+        self._fleet, self._ours, self._log, self._logbook = fleet, ours, log, logbook
 
     async def prepare(self, node: str, launch: Launch, on_progress: Callable[[Progress], None], pause: float) -> Unit:
         """After `pause` seconds, `Launcher.prepare`."""
@@ -141,8 +144,28 @@ class UnitWork:
             launcher = await self._fleet.opened(slot)
             return await launcher.start(unit, command, files, env)
 
-    async def stop(self, id: str, node: str, unit: Unit | None) -> str:
+    async def run(self, unit: Unit, start: Callable[[Launcher], Awaitable[Endpoint]]) -> Endpoint:
+        """What `start`, which starts a job's unit, gives. Cancelled, it removes what was prepared."""
+        with self._fleet.use(unit.node) as slot:
+            launcher = await self._fleet.opened(slot)
+            try:
+                return await start(launcher)
+            except asyncio.CancelledError:
+                with contextlib.suppress(GpufitError):  # then the next scheduler does
+                    await launcher.stop(unit)
+                raise
+
+    async def printed(self, unit: Unit, tail: int | None, after: str) -> list[Piece]:
+        """What a unit that is there printed, in marks of the logbook. Raises `NodeUnreachable`."""
+        with self._fleet.use(unit.node) as slot:
+            launcher = await self._fleet.opened(slot)
+            return marked(unit, await launcher.logs(unit, tail, launchers(unit, after)))
+
+    async def stop(
+        self, id: str, node: str, unit: Unit | None, job: bool = False, collect: Collect | None = None
+    ) -> str:
         """Keep what the unit printed, and remove it; without one, whatever on the node is the allocation's and ours.
+        `collect` is called of a unit that is to end in good order, before it is removed.
 
         Returns what it had printed. Raises `NodeUnreachable`, or `LaunchError` for a unit that cannot be removed.
         """
@@ -154,21 +177,30 @@ class UnitWork:
                     if claim.allocation == id and claim.scheduler in self._ours:
                         units.append(found)
             for each in units:
-                self.logs[id] = await self._last_words(launcher, each) or self.logs.get(id, "")
+                if collect is not None:
+                    await launcher.halt(each, _JOB_GRACE)
+                await self._logbook.add(id, each, await self._last_words(launcher, each), behind=job)
+                if collect is not None:
+                    await collect(launcher, each)
                 code = launcher.exit_code(each)
                 self.codes[id] = KILLED if code is None else code
                 await launcher.stop(each)
-            return self.logs.get(id, "") if units else ""
+            return self._logbook.last.get(id, "") if units else ""
 
-    async def _last_words(self, launcher: Launcher, unit: Unit) -> str:
+    async def _last_words(self, launcher: Launcher, unit: Unit) -> Sequence[Piece]:
         try:
             async with asyncio.timeout(_LOGS_WITHIN):
-                return (await launcher.logs(unit))[-self._keep_logs :]
+                return await launcher.logs(unit)
         except (GpufitError, TimeoutError) as error:
             self._log.info("what %s printed is lost: %s", unit.name, error or "no answer")
-            return ""
+            return []
+
+    def begin(self, id: str, job: bool) -> None:
+        """A unit is about to start; what is known of the one before it is known no longer (but a job's log goes on)."""
+        self._logbook.begin(id, anew=not job)
+        self.codes.pop(id, None)
 
     def forget(self, id: str) -> None:
         """Nobody will ask about this allocation any more."""
-        self.logs.pop(id, None)
+        self._logbook.forget(id)
         self.codes.pop(id, None)

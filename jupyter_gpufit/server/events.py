@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
-from ..models import Allocation, Node
+from ..models import Allocation, Node, StoredModel
 from .news import News
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Events:
         self._logger = logger
         self._inventory_error = inventory_error
         self._news = News()
+        self._models: dict[str, tuple[StoredModel, ...]] = {}  # of the nodes, as they were told last
         self._warned: dict[str, str] = {}
         self._telling: asyncio.Task[None] | None = None
         for path in sorted(_SCHEMAS.glob("*.yaml")):
@@ -80,10 +82,26 @@ class Events:
             for names in _parts(self._news.turn(_MOST_LIGHT)):
                 changed, removed = self._news.take(names)
                 if changed or removed:
-                    shown = [_Shown(node) for node in msgspec.json.decode(msgspec.json.encode(changed))]
+                    shown = self._shown(changed)
+                    for name in removed:
+                        self._models.pop(name, None)
                     error = self._inventory_error()
                     self._emit(NODES, {"changed": shown, "removed": removed, "inventory_error": error})
                     await asyncio.sleep(_BREATH)
+
+    def _shown(self, changed: list[Node]) -> list[dict[str, Any]]:
+        """As JSON has them; without the models in their stores where these are as they were told last: there may be a
+        thousand, in each of a thousand nodes, and they hardly ever change."""
+        told = {node.name for node in changed if node.models and self._models.get(node.name) == node.models}
+        self._models |= {node.name: node.models for node in changed if node.models is not None}
+        brief = [replace(node, models=None) if node.name in told else node for node in changed]
+        shown: list[dict[str, Any]] = [_Shown(node) for node in msgspec.json.decode(msgspec.json.encode(brief))]
+        for node in shown:
+            if node["name"] in told:
+                del node["models"]
+            elif node["models"] is None:
+                self._models.pop(node["name"], None)
+        return shown
 
     def _emit(self, schema_id: str, data: dict[str, Any]) -> None:
         self._logger.emit(schema_id=schema_id, data=data)

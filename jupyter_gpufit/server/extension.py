@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jupyter_server.extension.application import ExtensionApp
 from traitlets import Enum, Unicode, default
@@ -27,6 +27,10 @@ from .events import Events
 from .gate import Gate
 from .handlers import routes
 from .heap import settle
+from .submissions import Submissions
+
+if TYPE_CHECKING:
+    from ..jobs.transfers import Transfers
 
 __all__ = ["GpufitExtension"]
 
@@ -58,7 +62,8 @@ class GpufitExtension(ExtensionApp):
         help=(
             "What becomes of running kernels on GPUs when this server is stopped: 'release' shuts them down and gives "
             "the GPUs back; 'keep' lets them go on, and the next server with the same `store` takes them back, as "
-            "after a crash. (Plain processes wait for it for `LocalScheduler.outlive` seconds, containers for ever.)"
+            "after a crash. (Plain processes wait for it for `LocalScheduler.outlive` seconds, containers for ever.) "
+            "Jobs always go on."
         ),
     )
 
@@ -73,6 +78,7 @@ class GpufitExtension(ExtensionApp):
     _service: Service | None = None
     _attachments: Attachments | None = None
     _rounds: Rounds | None = None
+    _submissions: Submissions | None = None
     _events: Events | None = None
     _sessions: Sessions | None = None
     _gate: Gate | None = None
@@ -103,6 +109,20 @@ class GpufitExtension(ExtensionApp):
         if self._rounds is None:
             raise Unavailable(self._failure or _NOT_YET)
         return self._rounds
+
+    @property
+    def transfers(self) -> Transfers:
+        """Likewise."""
+        if self._service is None:
+            raise Unavailable(self._failure or _NOT_YET)
+        return self._service.transfers
+
+    @property
+    def submissions(self) -> Submissions:
+        """Likewise."""
+        if self._submissions is None:
+            raise Unavailable(self._failure or _NOT_YET)
+        return self._submissions
 
     @property
     def inventory_error(self) -> str | None:
@@ -154,6 +174,7 @@ class GpufitExtension(ExtensionApp):
         attachments, self._attachments = self._attachments, None
         events, self._events = self._events, None
         rounds, self._rounds = self._rounds, None
+        submissions, self._submissions = self._submissions, None
         sessions, self._sessions = self._sessions, None
         unsubscribe, self._unsubscribe = self._unsubscribe, ()
         if keep and self._gate is not None:
@@ -166,7 +187,7 @@ class GpufitExtension(ExtensionApp):
             undo.callback(_no_longer_current, service)
             if service is not None:
                 undo.push_async_callback(service.close, keep)
-            for part in (attachments, sessions, rounds):
+            for part in (attachments, sessions, rounds, submissions):
                 if part is not None:
                     undo.push_async_callback(part.close)
 
@@ -244,7 +265,7 @@ class GpufitExtension(ExtensionApp):
         )
         await sessions.restore()
         sessions.watch()
-        self._rounds = Rounds(service.examine)
+        self._rounds, self._submissions = Rounds(service.examine), Submissions()
 
     def _attachment_changed(self, attachment: Attachment) -> None:
         if self._events is not None:

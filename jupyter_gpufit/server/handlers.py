@@ -1,43 +1,33 @@
 """REST, under `<base_url>gpufit/api/v1` (see `openapi.yaml`). Handlers are thin: decode, ask the scheduler, encode.
-
-Every answer that is not 2xx is `{"error": code, "message": for people, "details": {…}}`.
+(`handling.py` has what they share.)
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
-import math
-from http.client import responses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 from jupyter_server.auth.decorator import authorized
-from jupyter_server.base.handlers import APIHandler
 from jupyter_server.utils import url_path_join
+from msgspec import Meta
 from tornado import web
 
 from ..durations import parse_duration
-from ..errors import GpufitError, InvalidValue, NodeUnreachable, NotFound
-from ..models import Allocation, Node, Request, State, decode
-
-if TYPE_CHECKING:
-    from ..kernels.attach import Attachments
-    from ..scheduling.api import Scheduler
-    from .extension import GpufitExtension
+from ..errors import InvalidValue, NotFound
+from ..kernels.following import more_of
+from ..models import MAX_PATH, State
+from .handling import GpufitHandler
 
 __all__ = ["HANDLERS", "OPENAPI", "routes"]
 
 OPENAPI = Path(__file__).with_name("openapi.yaml")
 
-T = TypeVar("T")
-
 _LONGEST_WAIT = 4.0  # s; with it no answer takes longer than the 5 s that people were promised
-_FLAGS = {"true": True, "1": True, "false": False, "0": False}
-_VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-_LARGEST_BODY = 1 << 20  # bytes; requests are some hundred
+_LONGEST_MARK = 512  # characters
+
+_Path = Annotated[str, Meta(min_length=1, max_length=MAX_PATH)]
 
 
 class AttachTo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,98 +49,20 @@ class LookInto(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     deep: bool = False
 
 
-class GpufitHandler(APIHandler):
-    """What all handlers share: the way to the scheduler, JSON in and out, and one form for errors."""
+class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of `POST jobs`: a request with a job, and for a sweep the values that each parameter takes."""
 
-    auth_resource = "gpufit"
+    request: dict[str, Any]
+    sweep: dict[str, list[str]] = {}
 
-    @property
-    def extension(self) -> GpufitExtension:
-        extension: GpufitExtension = self.settings["jupyter_gpufit"]
-        return extension
 
-    @property
-    def scheduler(self) -> Scheduler:
-        return self.extension.scheduler
+class Carry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of `POST allocations/{id}/files`: what is copied, and which way; `paths` are relative to `folder` here, and
+    to where it works there."""
 
-    @property
-    def attachments(self) -> Attachments:
-        return self.extension.attachments
-
-    def allocation(self, id_or_name: str) -> Allocation:
-        """The caller's allocation of that id or name. Raises `NotFound`, also for one of somebody else."""
-        return self.scheduler.get(id_or_name, self.extension.owner)
-
-    def node(self, name: str) -> Node:
-        """The node of that name. Raises `NotFound`."""
-        for node in self.scheduler.nodes():
-            if node.name == name:
-                return node
-        raise NotFound(f"no node is called {name!r}; `GET nodes` lists them")
-
-    def body(self, type: type[T]) -> T:
-        """The request's body as `type`. Raises `InvalidValue`."""
-        body = self.request.body
-        if len(body) > _LARGEST_BODY:
-            raise web.HTTPError(413, f"the body has {len(body)} bytes; {_LARGEST_BODY} are allowed")
-        if not body.strip():
-            raise InvalidValue("the body is empty; send a JSON object (openapi.yaml describes it)")
-        return decode(body, type)
-
-    def number(self, name: str, default: float, largest: float) -> float:
-        """A query argument as a number from 0 to `largest` (more is cut to it). Raises `InvalidValue`."""
-        text = self.get_query_argument(name, str(default))
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not value >= 0:
-            raise InvalidValue(f"{name}={text!r} is not a number of 0 or more")
-        return min(value, largest)
-
-    def whole(self, name: str, default: int, largest: int) -> int:
-        """Likewise, a whole number."""
-        value = self.number(name, default, largest)
-        if value != int(value):
-            raise InvalidValue(f"{name}={value!r} is not a whole number")
-        return int(value)
-
-    def flag(self, name: str, default: bool = False) -> bool:
-        """A query argument as a truth value. Raises `InvalidValue`."""
-        text = self.get_query_argument(name, "true" if default else "false")
-        if text not in _FLAGS:
-            raise InvalidValue(f"{name}={text!r} is neither true nor false")
-        return _FLAGS[text]
-
-    def reply(self, value: Any, status: int = 200) -> None:
-        """Finish with `value` as JSON."""
-        self.set_status(status)
-        self.finish(msgspec.json.encode(value))
-
-    def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Called by tornado for whatever a handler raised."""
-        error = kwargs.get("exc_info", (None, None))[1]
-        if isinstance(error, GpufitError):
-            self.set_status(error.status)
-            answer = {"error": error.code, "message": error.message, "details": error.details}
-        else:
-            reason = responses.get(status_code, "unknown error")
-            message = reason
-            if isinstance(error, web.HTTPError) and error.log_message:
-                message = error.log_message % error.args if error.args else error.log_message.replace("%%", "%")
-            answer = {"error": reason.lower().replace(" ", "-"), "message": str(message), "details": {}}
-        if self.get_status() == 405:
-            self.set_header("Allow", ", ".join(verb for verb in _VERBS if verb.lower() in vars(type(self))))
-        self.set_header("Content-Type", "application/json")
-        # `default=str`: an error must never become a second one because of what it carries.
-        self.finish(json.dumps(answer, default=str))
-
-    def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
-        """Called by tornado. What a person did wrong is not the server's log's business."""
-        if isinstance(value, GpufitError):
-            self.log.log(logging.DEBUG, "%s %s: %s", self.request.method, self.request.path, value)
-        else:
-            super().log_exception(typ, value, tb)
+    do: Literal["upload", "download"]
+    folder: _Path
+    paths: Annotated[list[_Path], Meta(min_length=1, max_length=1000)]
 
 
 class AboutHandler(GpufitHandler):
@@ -203,7 +115,7 @@ class ExplainHandler(GpufitHandler):
     @authorized
     async def post(self) -> None:
         stages = self.flag("stages", default=True)
-        decision = self.scheduler.explain(self.body(Request))
+        decision = self.scheduler.explain(self.wish())
         # On a thousand nodes each takes some 20 ms when it is first looked at: others get their turn in between.
         for part in ("never", "nearest", *(("stages",) if stages else ())):
             getattr(decision, part)
@@ -224,9 +136,30 @@ class AllocationsHandler(GpufitHandler):
     @web.authenticated
     @authorized
     async def post(self) -> None:
-        allocation = await self.scheduler.request(self.body(Request), self.extension.owner)
+        allocation = await self.scheduler.request(self.wish(), self.extension.owner)
         self.set_header("Location", url_path_join(self.request.path, allocation.id))
         self.reply(allocation.public(), 202)
+
+
+class JobsHandler(GpufitHandler):
+    """`POST jobs`: allocations in which something runs unattended; one, or one for each point of a sweep."""
+
+    @web.authenticated
+    @authorized
+    async def post(self) -> None:
+        body = self.body(Submission)
+        submissions, request = self.submissions, self.wish(body.request)
+        id = submissions.begin(self.scheduler.submit(request, self.extension.owner, body.sweep))
+        await self.reply_made(id, _LONGEST_WAIT)
+
+
+class SubmissionHandler(GpufitHandler):
+    """`GET submissions/{id}[?wait=SECONDS]`: what `POST jobs` has made, where it could not say so in time."""
+
+    @web.authenticated
+    @authorized
+    async def get(self, id: str) -> None:
+        await self.reply_made(id, self.number("wait", 0.0, _LONGEST_WAIT))
 
 
 class AllocationHandler(GpufitHandler):
@@ -294,22 +227,55 @@ class DetachHandler(GpufitHandler):
 
 
 class LogsHandler(GpufitHandler):
-    """`GET allocations/{id}/logs[?tail=N]` → `{"logs": text}`."""
+    """`GET allocations/{id}/logs[?tail=N][&after=MARK&wait=SECONDS]` → `{"logs": text, "mark", "over"}`."""
 
     @web.authenticated
     @authorized
     async def get(self, id_or_name: str) -> None:
-        tail = self.whole("tail", 200, 100_000)
+        after = self.get_query_argument("after", None)
+        tail = self.whole("tail", 200, 100_000) if after is None or self.get_query_argument("tail", None) else None
+        if len(after or "") > _LONGEST_MARK:
+            raise InvalidValue("`after` is no mark; give the `mark` of the answer before, or leave it out")
+        wait = self.number("wait", 0.0, _LONGEST_WAIT)
         allocation = self.allocation(id_or_name)
-        try:
-            async with asyncio.timeout(_LONGEST_WAIT):
-                logs = await self.scheduler.logs(allocation.id, tail)
-        except TimeoutError:
-            raise NodeUnreachable(
-                f"node {allocation.node!r} did not give the log of {allocation.name!r} "
-                f"within {_LONGEST_WAIT:.0f} s; try again"
-            ) from None
-        self.reply({"logs": logs})
+        log = await more_of(self.scheduler, allocation, tail, after or "", wait, _LONGEST_WAIT)
+        self.reply({"logs": log.text, "mark": log.mark, "over": log.over})
+
+
+class UsageHandler(GpufitHandler):
+    """`GET allocations/{id}/usage`: what it really used of its GPUs, over time and in all."""
+
+    @web.authenticated
+    @authorized
+    async def get(self, id_or_name: str) -> None:
+        self.reply((await self.scheduler.usage(self.allocation(id_or_name).id)).public())
+
+
+class FilesHandler(GpufitHandler):
+    """`POST allocations/{id}/files`: begin to copy files to or from where a running allocation works."""
+
+    @web.authenticated
+    @authorized
+    async def post(self, id_or_name: str) -> None:
+        allocation, carry = self.allocation(id_or_name), self.body(Carry)
+        transfer = self.transfers.begin(allocation, carry.do, self.folder(carry.folder), carry.paths)
+        self.reply(transfer, 202)
+
+
+class TransferHandler(GpufitHandler):
+    """`GET transfers/{id}[?after=VERSION&wait=SECONDS]`: how far it is. `DELETE` ends it."""
+
+    @web.authenticated
+    @authorized
+    async def get(self, id: str) -> None:
+        wait = self.number("wait", 0.0, _LONGEST_WAIT)
+        after = self.whole("after", 0, 2**53) if self.get_query_argument("after", None) is not None else -1
+        self.reply(await self.transfers.latest(id, after, wait))
+
+    @web.authenticated
+    @authorized
+    async def delete(self, id: str) -> None:
+        self.reply(self.transfers.cancel(id))
 
 
 class OpenApiHandler(GpufitHandler):
@@ -352,6 +318,11 @@ HANDLERS: list[tuple[str, type[GpufitHandler]]] = [
     (rf"allocations/{_ID}/attach", AttachHandler),
     (rf"allocations/{_ID}/detach", DetachHandler),
     (rf"allocations/{_ID}/logs", LogsHandler),
+    (rf"allocations/{_ID}/usage", UsageHandler),
+    (rf"allocations/{_ID}/files", FilesHandler),
+    (r"jobs", JobsHandler),
+    (rf"submissions/{_ID}", SubmissionHandler),
+    (rf"transfers/{_ID}", TransferHandler),
     (r"attachments", AttachmentsHandler),
     (r"openapi\.yaml", OpenApiHandler),
     (r"(.*)", UnknownHandler),

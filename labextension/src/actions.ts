@@ -17,7 +17,9 @@ import type { ISignal } from '@lumino/signaling';
 import { sentenceOf } from './api';
 import { lineOf } from './line';
 import type { GpuFitModel } from './model';
-import type { Allocation, Attachment, Request } from './wire';
+import { fileOf } from './request/run';
+import { localOf } from './rooted';
+import type { Allocation, Attachment, Request, Sweep } from './wire';
 
 /** What to do with an allocation once it runs: with the notebook at hand, with a new one, or nothing. */
 export type Then = 'attach' | 'new' | 'nothing';
@@ -27,6 +29,10 @@ export class Actions {
 
   /** The folder that the person looks at, where there is a file browser. */
   browsed: (() => string) | null = null;
+  /** The path of the file that is selected there. */
+  selected: (() => string | null) | null = null;
+  /** Saves the file that is open at that path, if it has been changed. */
+  save: ((path: string) => Promise<void>) | null = null;
 
   /** The notebook that the person works in; `null`: none is open. */
   get notebook(): NotebookPanel | null {
@@ -52,6 +58,11 @@ export class Actions {
   }
 
   /** What makes a notebook run on an allocation although it has a kernel of its own. */
+  /** Its path as the server has it: without the name of a drive. */
+  pathOf(panel: NotebookPanel): string {
+    return this.options.services.contents.localPath(panel.context.path);
+  }
+
   attachmentOf(panel: NotebookPanel): Attachment | null {
     const session = panel.sessionContext.session?.id;
     return session === undefined ? null : (this.options.model.attachments.get(session) ?? null);
@@ -68,8 +79,10 @@ export class Actions {
   async request(request: Request, then: Then): Promise<Allocation> {
     const { model, trans } = this.options;
     // Before anything is held: whether there is a notebook that can be attached.
-    const session = then === 'attach' ? await this.sessionOf(this.some(this.notebook)) : null;
-    const allocation = await model.request(request);
+    const panel = then === 'attach' ? this.some(this.notebook) : null;
+    const session = panel && (await this.sessionOf(panel));
+    const asked = { ...this.surroundings(panel, then), ...request };
+    const allocation = await model.request(asked);
     try {
       if (session !== null) {
         await model.attach(allocation.id, session);
@@ -84,6 +97,23 @@ export class Actions {
       );
     }
     return allocation;
+  }
+
+  /**
+   * Ask for a job; with a sweep, for one each. The server has the folder, and runs what is in its files: so what is
+   * changed on this page is saved first.
+   */
+  async submit(request: Request, sweep: Sweep): Promise<Allocation[]> {
+    const { folder = '.', job } = request;
+    const file = fileOf(job?.run ?? '');
+    let notebook: Partial<Request> = {};
+    const local = folder.startsWith('/') ? localOf(folder) : folder;
+    if (local !== null && file !== null) {
+      const path = PathExt.normalize(PathExt.join(local, file));
+      await this.save?.(path);
+      notebook = path.endsWith('.ipynb') ? { notebook: path } : {};
+    }
+    return this.options.model.submit({ ...notebook, ...request }, sweep);
   }
 
   /** Let a notebook run on an allocation. Its local kernel is kept, with all variables. */
@@ -160,12 +190,23 @@ export class Actions {
     if (allocation === undefined) {
       throw new Error(this.options.trans.__('this allocation is not there any more'));
     }
-    return lineOf(allocation.request);
+    return lineOf(allocation.request, allocation.job?.env);
   }
 
   /** Put that line on the clipboard. */
   copyLine(allocationId: string): void {
     Clipboard.copyToSystem(this.lineFor(allocationId));
+  }
+
+  /** The folder and the notebook that a request is for, as the server has them. */
+  private surroundings(panel: NotebookPanel | null, then: Then): Partial<Request> {
+    if (panel !== null) {
+      const notebook = this.pathOf(panel);
+      return { folder: PathExt.dirname(notebook) || '.', notebook };
+    }
+    return then === 'new'
+      ? { folder: this.options.services.contents.localPath(this.folder) || '.' }
+      : {};
   }
 
   /** Where a new notebook goes. */

@@ -9,9 +9,12 @@ import type {
   Attachment,
   Decision,
   Diagnosis,
+  Log,
   Node,
   Request,
-  Stage
+  Stage,
+  Sweep,
+  UsageSeries
 } from './wire';
 
 const PATH = 'gpufit/api/v1';
@@ -69,8 +72,10 @@ export class Api {
     return this.ask('POST', `explain?stages=${String(stages)}`, request);
   }
 
-  async allocations(): Promise<Allocation[]> {
-    return (await this.ask<{ allocations: Allocation[] }>('GET', 'allocations')).allocations;
+  /** The caller's; `ended`: with those that have ended. */
+  async allocations(ended = false): Promise<Allocation[]> {
+    const path = ended ? 'allocations?ended=1' : 'allocations';
+    return (await this.ask<{ allocations: Allocation[] }>('GET', path)).allocations;
   }
 
   /** One of the caller's, also when it has ended. */
@@ -84,6 +89,18 @@ export class Api {
 
   async request(request: Request): Promise<Allocation> {
     return this.ask('POST', 'allocations', request);
+  }
+
+  /** Ask for a job; with a sweep, for one each. All of them, or none. */
+  async submit(request: Request, sweep: Sweep): Promise<Allocation[]> {
+    type Submitted = { allocations: Allocation[]; submission?: string | null };
+    let answer = await this.ask<Submitted>('POST', 'jobs', { request, sweep });
+    while (typeof answer.submission === 'string') {
+      // A large folder is still being copied.
+      const id = encodeURIComponent(answer.submission);
+      answer = await this.ask<Submitted>('GET', `submissions/${id}?wait=4`);
+    }
+    return answer.allocations;
   }
 
   async release(id: string): Promise<Allocation> {
@@ -102,9 +119,21 @@ export class Api {
     return this.ask('POST', `allocations/${encodeURIComponent(id)}/detach`, {});
   }
 
-  async logs(id: string, tail: number): Promise<string> {
+  /** The last lines of what was printed. */
+  async log(id: string, tail: number, signal?: AbortSignal): Promise<Log> {
     const path = `allocations/${encodeURIComponent(id)}/logs?tail=${String(tail)}`;
-    return (await this.ask<{ logs: string }>('GET', path)).logs;
+    return this.ask('GET', path, undefined, signal);
+  }
+
+  /** What was printed after that mark: as soon as there is something, or nothing after `wait` seconds. */
+  async logAfter(id: string, mark: string, wait: number, signal?: AbortSignal): Promise<Log> {
+    const after = encodeURIComponent(mark);
+    const path = `allocations/${encodeURIComponent(id)}/logs?after=${after}&wait=${String(wait)}`;
+    return this.ask('GET', path, undefined, signal);
+  }
+
+  async usage(id: string): Promise<UsageSeries> {
+    return this.ask('GET', `allocations/${encodeURIComponent(id)}/usage`);
   }
 
   async examine(node: string, deep: boolean): Promise<Diagnosis> {
@@ -119,12 +148,22 @@ export class Api {
     );
   }
 
-  private async ask<T>(method: string, path: string, body?: unknown): Promise<T> {
-    return (await this.call<T>(method, path, body))[0];
+  private async ask<T>(
+    method: string,
+    path: string,
+    body?: unknown,
+    signal?: AbortSignal
+  ): Promise<T> {
+    return (await this.call<T>(method, path, body, signal))[0];
   }
 
-  private async call<T>(method: string, path: string, body?: unknown): Promise<[T, Response]> {
-    const [response, text] = await this.fetch(method, path, body);
+  private async call<T>(
+    method: string,
+    path: string,
+    body?: unknown,
+    signal?: AbortSignal
+  ): Promise<[T, Response]> {
+    const [response, text] = await this.fetch(method, path, body, signal);
     const answer = parsed(text);
     if (response.ok && answer !== undefined) {
       return [answer as T, response];
@@ -132,10 +171,18 @@ export class Api {
     throw refusal(response, answer, this.trans);
   }
 
-  private async fetch(method: string, path: string, body?: unknown): Promise<[Response, string]> {
+  /** `signal`: nobody wants the answer any more. */
+  private async fetch(
+    method: string,
+    path: string,
+    body?: unknown,
+    signal?: AbortSignal
+  ): Promise<[Response, string]> {
     const url = URLExt.join(this.settings.baseUrl, PATH, path);
     const patience = new AbortController();
     const timer = setTimeout(() => patience.abort(), PATIENCE);
+    const stop = (): void => patience.abort();
+    signal?.addEventListener('abort', stop);
     const init: RequestInit = { method, signal: patience.signal };
     if (body !== undefined) {
       init.body = JSON.stringify(body);
@@ -151,6 +198,7 @@ export class Api {
       throw new ApiError(0, 'unreachable', message);
     } finally {
       clearTimeout(timer);
+      signal?.removeEventListener('abort', stop);
     }
   }
 }

@@ -2,8 +2,10 @@
  * The plugins of this extension, one for each surface.
  *
  *     wire, format ─→ api, feed ─→ model ─→ actions    what is known, and what can be done
+ *                            past ─┘                   what was before this page came
  *     ui/                                              what views have in common
  *     cluster/ · request/ · allocations/               the sections of the sidebar, each with its logic and its views
+ *                                                      (jobs are asked for in request/, shown in allocations/)
  *     notebook/                                        a notebook: its chip, its kernel and file while it is attached
  *     commands/                                        all of it, as commands
  *     shell/                                           the sidebar, the status bar, the Running panel, warnings
@@ -41,10 +43,12 @@ import { allocationLine, dragFrom, nodeLine } from './notebook/drag';
 import { Follower } from './notebook/follow';
 import { keepLocalKernel } from './notebook/metadata';
 import { Notices } from './notebook/notices';
+import { Past } from './past';
 import { Draft } from './request/draft';
 import { keep } from './request/keeping';
 import { Settings } from './settings';
 import { runningAllocations } from './shell/running';
+import { savingOf } from './shell/saving';
 import { Sidebar } from './shell/sidebar';
 import { Status } from './shell/status';
 import { openOf, surfacesOf } from './shell/surfaces';
@@ -84,13 +88,15 @@ const gpufit: JupyterFrontEndPlugin<IGpuFit> = {
       dialogs: dialogs ?? new SessionContextDialogs({ translator: translator ?? nullTranslator }),
       trans
     });
+    actions.save = savingOf(app);
     const settings = new Settings();
     if (registry) {
       settings.follow(registry, PLUGIN).catch((error: unknown) => {
         console.warn('The settings of GPUs could not be read; the defaults hold.', error);
       });
     }
-    return { model, actions, settings, draft: new Draft(model, settings, trans), trans };
+    const past = new Past(model);
+    return { model, actions, past, settings, draft: new Draft(model, settings, trans), trans };
   }
 };
 
@@ -113,6 +119,7 @@ const sidebar: JupyterFrontEndPlugin<Sidebar> = {
     if (state) {
       void keep(gpufit.draft, state);
     }
+    void gpufit.past.begin(state);
     app.shell.add(panel, 'right', { rank: 700, type: 'GPUs' });
     restorer?.add(panel, panel.id);
     return panel;
@@ -254,7 +261,7 @@ const surfaces: JupyterFrontEndPlugin<void>[] = [
   },
   {
     id: 'jupyter-gpufit:folder',
-    description: 'New notebooks go to the folder that the person looks at.',
+    description: 'Where new notebooks go, and what is selected there to be run.',
     autoStart: true,
     requires: [IGpuFit],
     optional: [IDefaultFileBrowser],
@@ -265,6 +272,7 @@ const surfaces: JupyterFrontEndPlugin<void>[] = [
     ): void => {
       if (browser) {
         actions.browsed = () => browser.model.path;
+        actions.selected = () => [...browser.selectedItems()].at(0)?.path ?? null;
       }
     }
   }

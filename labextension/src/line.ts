@@ -1,16 +1,24 @@
 /**
- * A request as a line of code: `%gpufit request 2 --memory 16GiB --name train`, as `jupyter_gpufit/notebook/grammar.py`
+ * A request as a line of code: `%gpufit request 2 --memory 16GiB --name train`, as `jupyter_gpufit/notebook/options.py`
  * reads it (`tests/labextension/lines.json` holds both to it). Pure.
  */
 
 import { parseDuration, parseSize } from './format';
 import type { Request } from './wire';
 
-/** The line that asks for it; what is usual is left out. */
-export function lineOf(request: Partial<Request>): string {
-  const { gpus, memory = 0, name, image, time, wait, priority, shared, node, model } = request;
+/**
+ * The line that asks for it; what is usual is left out. Of a job's variables there are only the names, `env`: their values
+ * are those of whoever runs the line.
+ */
+export function lineOf(request: Partial<Request>, env: readonly string[] = []): string {
+  const { gpus, memory = 0, name, image, time, wait, priority, shared, node, gpu_model } = request;
   const sizes = (Array.isArray(memory) ? memory : [memory]).map(parseSize);
-  const words = ['%gpufit', 'request', String(gpus ?? sizes.length)];
+  const { job } = request;
+  const count = gpus ?? sizes.length;
+  const words =
+    job === undefined
+      ? ['%gpufit', 'request', String(count)]
+      : ['%gpufit', 'train', word(job.run), ...(count > 1 ? ['--gpus', String(count)] : [])];
   const option = (flag: string, value: string | undefined): void => {
     if (value !== undefined) {
       // A word that begins like an option is one, unless it is joined to its own.
@@ -27,12 +35,30 @@ export function lineOf(request: Partial<Request>): string {
     words.push('--shared');
   }
   option('--node', node);
-  option('--model', model);
+  option('--gpu-model', gpu_model);
+  option('--model', request.model);
+  if (request.require_model) {
+    words.push('--require-model');
+  }
+  if (request.write_models) {
+    words.push('--write-models');
+  }
   for (const [key, value] of Object.entries(request.labels ?? {})) {
     option('--label', `${key}=${value}`);
   }
   if (request.share_card) {
     words.push('--share-card');
+  }
+  if (job !== undefined) {
+    env.forEach(name => option('--env', name));
+    option('--retries', job.retries ? String(job.retries) : undefined);
+    option('--launcher', job.launcher);
+    for (const [name, value] of Object.entries(job.sweep ?? {})) {
+      option('--sweep', `${name}=${value}`);
+    }
+    if (job.args !== undefined && job.args.length > 0) {
+      words.push('--', ...job.args.map(word));
+    }
   }
   return words.join(' ');
 }
@@ -74,6 +100,6 @@ export function exactDuration(seconds: number): string {
 }
 
 /** As `shlex` reads it back. */
-function word(text: string): string {
+export function word(text: string): string {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`;
 }

@@ -4,6 +4,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { Token } from '@lumino/coreutils';
 import type { Actions } from './actions';
 import type { GpuFitModel } from './model';
+import type { Past } from './past';
 import type { Draft } from './request/draft';
 import type { Settings } from './settings';
 import type { Sidebar } from './shell/sidebar';
@@ -23,6 +24,8 @@ export interface IGpuFit {
   readonly actions: Actions;
   /** The request that is being written, and where it would go. */
   readonly draft: Draft;
+  /** What was before this page came. */
+  readonly past: Past;
   readonly settings: Settings;
   readonly trans: TranslationBundle;
 }

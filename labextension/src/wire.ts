@@ -42,6 +42,13 @@ export interface Gpu {
   shareable: boolean;
 }
 
+/** A file or a directory in a node's model store. */
+export interface StoredModel {
+  name: string;
+  size: number | null;
+  modified: number | null;
+}
+
 export interface Node {
   name: string;
   gpus: Gpu[];
@@ -53,6 +60,12 @@ export interface Node {
   driver: string | null;
   cuda: string | null;
   launcher: string;
+  /** What is in its model store; `null`: it has none, or that is not known. */
+  models: StoredModel[] | null;
+  /** Whether it has a model store, known or not. */
+  model_store: boolean;
+  /** Whether that may be written. */
+  models_write: boolean;
 }
 
 /** Body of `POST allocations` and `POST explain`. */
@@ -66,9 +79,83 @@ export interface Request {
   wait?: number | string;
   priority?: number;
   node?: string;
+  gpu_model?: string;
+  /** Of the node's model store: a wish, unless it is required. */
   model?: string;
+  require_model?: boolean;
+  write_models?: boolean;
   labels?: Record<string, string>;
   share_card?: boolean;
+  /** What shall be reached there; relative to the server's own directory, or absolute. */
+  folder?: string;
+  /** The path of the notebook that it is for. */
+  notebook?: string;
+  /** What runs there unattended (`POST jobs`). */
+  job?: JobRequest;
+}
+
+/** What runs in the place of a kernel: a script or notebook of the folder, or a command. (A type, as JSON is.) */
+export type JobRequest = {
+  run: string;
+  args?: string[];
+  /** Values may be secrets: they are sent, and never come back. */
+  env?: Record<string, string>;
+  retries?: number;
+  launcher?: string;
+  /** Its point in a sweep. */
+  sweep?: Record<string, string>;
+  turn?: number;
+};
+
+/** The job of an allocation, as it is shown: of its variables only the names. */
+export interface Job extends Required<Omit<JobRequest, 'env' | 'launcher'>> {
+  kind: 'script' | 'notebook' | 'command';
+  env: string[];
+  launcher: string | null;
+}
+
+/** What each parameter of a sweep is to be: one job for each combination. */
+export type Sweep = Record<string, string[]>;
+
+export interface GpuUse {
+  uuid: string;
+  /** Bytes. */
+  asked: number;
+  peak: number | null;
+  /** Percent, on average. */
+  busy: number | null;
+}
+
+/** What an allocation really used. */
+export interface Usage {
+  gpus: GpuUse[];
+  seconds: number;
+  samples: number;
+  /** Bytes per GPU that would have been enough; `null`: not less than asked, or not known. */
+  suggested: number | null;
+}
+
+/** ... as time passed: of each GPU one value for each of the `times`. */
+export interface UsageSeries {
+  times: number[];
+  gpus: {
+    uuid: string;
+    asked: number;
+    memory: (number | null)[];
+    utilization: (number | null)[];
+  }[];
+  usage: Usage | null;
+  /** What is to be said of it; empty: nothing. */
+  sentence: string;
+}
+
+/** What was printed. */
+export interface Log {
+  logs: string;
+  /** Where it ends: what comes after it is asked for with that. */
+  mark: string;
+  /** Whether nothing can come after it. */
+  over: boolean;
 }
 
 export interface Nearest {
@@ -134,6 +221,8 @@ export interface Allocation {
   memory: number[];
   kernel_id: string | null;
   created: number;
+  /** When it ran first. */
+  started: number | null;
   expires: number | null;
   ended: number | null;
   unreachable_since: number | null;
@@ -144,6 +233,15 @@ export interface Allocation {
   shared: boolean;
   time: number | null;
   priority: number;
+  /** `null`: it has a kernel. */
+  job: Job | null;
+  /** Of a job: of the last attempt that ended by itself. */
+  exit_code: number | null;
+  /** Of a job: which start of it this is, from 1. */
+  attempt: number;
+  /** Of a job: the directory on the server's machine that has its outputs. */
+  outputs: string | null;
+  usage: Usage | null;
   /** What was asked, as a body that asks for it again (defaults left out). */
   request: Partial<Request>;
 }
@@ -191,7 +289,8 @@ export interface Diagnosis {
 }
 
 export interface NodesChange {
-  changed: Node[];
+  /** `models` only where they are others than before. */
+  changed: (Omit<Node, 'models'> & Partial<Pick<Node, 'models'>>)[];
   removed: string[];
   /** As `GET nodes` shows it. */
   inventory_error?: string | null;

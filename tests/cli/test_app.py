@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.notebooks import interrupt_the_wait
 
 import jupyter_gpufit
 from jupyter_gpufit.cli.app import main
@@ -57,7 +59,10 @@ def test_version_and_help(capsys: Captured) -> None:
     assert capsys.readouterr().out.strip() == jupyter_gpufit.__version__
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    for verb in ("nodes", "gpus", "request", "explain", "allocations", "extend", "release", "logs", "reporter", "demo"):
+    verbs = (
+        "nodes gpus request explain allocations extend release train logs usage upload download models reporter demo"
+    )
+    for verb in verbs.split():
         assert verb in out
     assert main(["request", "--help"]) == 0
     assert "16GiB" in capsys.readouterr().out
@@ -75,6 +80,17 @@ def test_version_and_help(capsys: Captured) -> None:
         ("request 2 --memory 16Q", "'16Q' is not a size of memory"),
         ("request 0", "gpus is 0"),
         ("release", "name the allocation to release"),
+        ("train", "the following arguments are required: WHAT"),
+        ("train fit.py --lr 1", "there is no option --lr; what the script itself gets comes last, after --"),
+        ("train python fit.py", "there is a word too many: put a command"),
+        ("train fit.py --env KEY=hunter2 --retries x", "'x' is not a number of times"),
+        ("train fit.py --follow --json", "--json and --follow"),
+        ("logs fit -f --json", "--json and --follow"),
+        ("train fit.py --wait 0x", "'0x' is not a duration"),
+        ("request 1 --wait 0", "'0' is not a duration"),
+        ("train fit.py --env NOT_SET_HERE", "there is no variable NOT_SET_HERE here"),
+        ("logs a -- b", "only `train` runs something"),
+        ("upload", "the following arguments are required: PATH"),
         ("extend train", "the following arguments are required: SPAN"),
         ("extend train soon", "'soon' is not a duration"),
         ("allocations --inventory x.toml", "an allocation lives in a Jupyter server"),
@@ -87,6 +103,7 @@ def test_mistakes_end_with_2_and_a_sentence(line: str, said: str, capsys: Captur
     assert said in captured.err
     assert captured.err.startswith("jupyter gpufit: ")
     assert captured.out == ""
+    assert "hunter2" not in captured.err
 
 
 def test_without_a_server_it_can_look(inventory: str, capsys: Captured) -> None:
@@ -183,6 +200,113 @@ def test_the_life_of_an_allocation(capsys: Captured) -> None:
     assert "nobody" in capsys.readouterr().err
 
 
+FIT = """
+import os, sys
+print("attempt", os.environ["GPUFIT_ATTEMPT"], *sys.argv[1:], len(os.environ["KEY"]), flush=True)
+open(os.environ["GPUFIT_OUTPUTS"] + "/model.txt", "a").write("x")
+sys.exit(0 if os.environ["GPUFIT_ATTEMPT"] == "2" else 3)
+"""
+
+
+@pytest.mark.usefixtures("server")
+def test_a_job_from_the_terminal_ends_with_its_own_exit_code(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fit.py").write_text(FIT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KEY", "hunter2")
+    line = ["train", "fit.py", "-m", "8GiB", "--name", "fit", "--env", "KEY", "--follow", "--", "--lr", "1"]
+    assert main(line) == 3
+    captured = capsys.readouterr()
+    assert captured.out == "attempt 1 --lr 1 7\n"
+    assert "'fit' starts on " in captured.err
+    assert "'fit' failed with exit code 3" in captured.err
+    assert main(["train", "fit.py", "--name", "again", "--retries", "1", "--env", "KEY", "--follow"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "attempt 1 7\nattempt 2 7\n"
+    outputs = tmp_path / "outputs" / "again" / "model.txt"
+    assert f"outputs are in {outputs.parent}" in captured.err
+    assert outputs.read_text() == "xx"
+    assert main(["logs", "-f", "again"]) == 0
+    assert capsys.readouterr().out == "attempt 1 7\nattempt 2 7\n"
+    assert main(["usage", "fit"]) == 0
+    assert capsys.readouterr().out.startswith("GPU")
+    assert main(["allocations", "--ended", "--json"]) == 0
+    text = capsys.readouterr().out
+    assert "hunter2" not in text
+    assert [one["exit_code"] for one in json.loads(text) if one["name"] in ("fit", "again")] == [3, 0]
+
+
+@pytest.mark.usefixtures("server")
+def test_ctrl_c_ends_the_following_and_not_the_job(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RestClient, "log", interrupted)
+        assert main(["train", "exec sleep 600", "--name", "sleeps", "-f"]) == 130
+    err = capsys.readouterr().err
+    assert "'sleeps' goes on, and is no longer followed. Again: jupyter gpufit logs -f sleeps; to end it: " in err
+    assert main(["allocations"]) == 0
+    assert "runs exec sleep 600" in capsys.readouterr().out
+    assert main(["release", "sleeps"]) == 0
+    assert "Released 'sleeps'" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("line", [["train", "exec sleep 600", "--wait", "0", "--sweep", "a=1"], ["request", "1"]])
+def test_ctrl_c_while_the_server_makes_it_leaves_nothing(
+    line: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = [word.replace("sleep 600", "sleep 60{a}") for word in line]
+    with monkeypatch.context() as patch:
+        interrupt_the_wait(patch)
+        assert main([*line, "--name", "late"]) == 130
+    assert "Cancelled 'late'; nothing is held." in capsys.readouterr().err
+    assert main(["allocations", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("train fti.py", "there is no fti.py in {here}; did you mean fit.py?"),
+        ("train ../fit.py", "../fit.py"),
+        ("train link.py", "link.py is not in {here}, but a link to"),
+        ("train fit.py --model llama --require-model", "llama"),
+        ("train fit.py -n 99", "99"),
+        ("train 'x' --sweep lr=1,2", "{{lr}}"),
+        ("train fit.py --name taken", "taken"),
+        ("upload ../fit.py --to taken", "../fit.py"),
+        ("upload link.py --to taken", "link.py"),
+        ("upload nothing.txt --to taken", "nothing.txt"),
+        ("download ../../x --from taken", "../../x"),
+        ("upload fit.py --to nobody", "nobody"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    line: str, said: str, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "elsewhere.py").write_text("")
+    (tmp_path / "here" / "fit.py").write_text("import time; time.sleep(600)")
+    (tmp_path / "here" / "link.py").symlink_to(tmp_path / "elsewhere.py")
+    monkeypatch.chdir(tmp_path / "here")
+    if "taken" in line:
+        assert main(["request", "--name", "taken"]) == 0
+    capsys.readouterr()
+    assert main(shlex.split(line)) in (1, 2)
+    captured = capsys.readouterr()
+    *_, sentence = captured.err.splitlines()
+    assert sentence.startswith("jupyter gpufit: ")
+    assert said.format(here=tmp_path / "here") in sentence
+    assert "Traceback" not in captured.err
+    assert main(["allocations", "--json"]) == 0
+    held = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in held] == (["taken"] if "taken" in line else [])
+
+
 @pytest.mark.usefixtures("server")
 def test_more_time(capsys: Captured) -> None:
     assert main(["request", "1", "--name", "short", "--time", "1h"]) == 0
@@ -233,7 +357,6 @@ def test_ctrl_c_while_it_waits_takes_the_request_back(demo: DemoServer, capsys: 
     assert (place["position"], place["of"], place["frees"]) == (1, 1, "it can start when 'all' on atlas ends")
     assert main(["allocations"]) == 0
     assert "pending (1 of 1 waiting)" in capsys.readouterr().out
-    time.sleep(0.2)  # until it has read the answer and follows the allocation
     os.kill(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err

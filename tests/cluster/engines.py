@@ -59,7 +59,7 @@ class Engine:
         self._process: subprocess.Popen[bytes] | None = None
         self._clients: list[docker.DockerClient] = []
         # The image stays in here between runs, which saves its import: ours alone, for as long as we hold the slot.
-        self._data = slot.data / name
+        self._data = slot.data / name / image.recipe()
 
     def __repr__(self) -> str:
         return f"<Engine {self.name} {self.url}>"
@@ -114,6 +114,8 @@ class Engine:
     def set_up(self) -> None:
         """Make the host. The engine is started apart, so that several start at the same time."""
         self.directory.mkdir(parents=True)
+        for other in set(self._data.parent.glob("*")) - {self._data}:  # of another image
+            shutil.rmtree(other)
         self._config.write_text("{}")  # not the machine's own /etc/docker/daemon.json
         self._cable = host.add_host(self._slot, self.name, self.ip)
         if self.tls:
@@ -345,10 +347,18 @@ class Cluster:
     def set_up(self) -> None:
         """Make hosts and network from nothing, start the engines, and give each the kernel image."""
         host.sweep(self.slot)
-        image.tarball()
         host.add_bridge(self.slot)
         for engine in self.engines:
             engine.set_up()
+        with image.making():
+            image.tarball()
+            if not image.layers().exists():
+                self.engines[0].start()
+                _make_ready(self.engines[0])
+                self.engines[0].stop()
+                image.keep_layers(self.engines[0].data)
+        for engine in self.engines:
+            image.give_layers(engine.data)
             engine.start(wait=False)
         with ThreadPoolExecutor(len(self.engines)) as pool:
             list(pool.map(_make_ready, self.engines))

@@ -32,7 +32,7 @@ from .engines import Cluster, Engine
 from .test_story import Lab
 
 SLEEP = ["{python}", "-c", "import time; time.sleep(1e6)"]
-LOST_AFTER = 12.0  # s
+LOST_AFTER = 10.0  # s
 
 # --- a Jupyter server, a notebook, and the machine it computes on
 
@@ -41,7 +41,8 @@ LOST_AFTER = 12.0  # s
 async def at_work(cluster: Cluster, image: str, home: Path, **traits: Any) -> AsyncIterator[tuple[Lab, Notebook, str]]:
     """A notebook that runs on both GPUs of gpu02, with x = 1; and the id of its local kernel."""
     config = {f"LocalScheduler.{name}": value for name, value in traits.items()}
-    with machines([cluster["gpu01"], cluster["gpu02"]], home, image) as inventory:
+    noticed = 'timeout = "2s"'  # soon
+    with machines([cluster["gpu01"], cluster["gpu02"]], home, image, noticed) as inventory:
         async with server_process(home, inventory=inventory, config=config) as server, server.front() as front:
             lab = Lab(cluster, server, front)
             await eventually(lambda: usable(lab, "gpu01", "gpu02"))

@@ -7,11 +7,13 @@ import logging
 import pytest
 from msgspec.structs import replace
 
+from jupyter_gpufit.cluster import cache as module
 from jupyter_gpufit.cluster.cache import Cache
+from jupyter_gpufit.cluster.effective import used_by_each
 from jupyter_gpufit.errors import NotFound
 from jupyter_gpufit.inventory import Inventory, NodeSpec
 from jupyter_gpufit.memory import GiB
-from jupyter_gpufit.models import Claim, Gpu, GpuProcess, Node, Report
+from jupyter_gpufit.models import Claim, Gpu, GpuProcess, Node, Report, StoredModel
 from jupyter_gpufit.scheduling.needs import Cluster
 
 
@@ -335,3 +337,61 @@ def test_whether_its_reporter_answers(cache: Cache, clock: Clock) -> None:
     assert cache.node("n1").reporting, "the engine is another matter"
     clock.now += cache.spec("n1").stale_after
     assert not cache.node("n1").reporting
+
+
+# --- what allocations use
+
+
+def test_what_is_used_is_worked_out_once_for_all(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every sample asks for every allocation: of many on one node that would be their number to the power of three."""
+    asked: list[None] = []
+    monkeypatch.setattr(module, "used_by_each", lambda *args: asked.append(None) or used_by_each(*args))
+    claims = [
+        Claim(allocation=id, scheduler="s", owner="me", gpus={"GPU-1": GiB}, container=id * 64, shared=True)
+        for id in "abcdef"
+    ]
+    cache.set_claims("ledger", "n1", claims)
+    for size in (1, 2):
+        processes = tuple(GpuProcess(pid=at, memory=size, container=id * 64) for at, id in enumerate("abcde"))
+        cache.reported("n1", Report(gpus=(Gpu(uuid="GPU-1", index=0, processes=processes, idle=False),)))
+        assert [cache.uses("n1", id) for id in "abcdef"] == [{"GPU-1": size}] * 5 + [{"GPU-1": 0}]
+        assert len(asked) == size
+    cache.set_claims("ledger", "n1", claims[1:])
+    assert (cache.uses("n1", "a"), cache.uses("n1", "b")) == ({}, {"GPU-1": 2})
+
+
+# --- models
+
+
+def test_the_models_of_a_node_that_has_a_store(cache: Cache) -> None:
+    with_store = NodeSpec(name="n1", models="/srv/models", models_write=False)
+    cache.set_inventory(inventory(with_store, "n2"))
+    node = cache.node("n1")
+    assert (node.models, node.model_store, node.models_write) == (None, True, False), "not known yet"
+    bert = (StoredModel(name="bert", size=1),)
+    for name in ("n1", "n2"):
+        cache.reported(name, report(models=bert))
+    assert cache.node("n1").models == bert
+    node = cache.node("n2")
+    assert (node.models, node.model_store) == (None, False), "what is not mounted is of no use"
+    cache.failed("n1", "no answer")
+    cache.failed("n1", "no answer")
+    assert cache.node("n1").models == bert, "still what it said last"
+    cache.set_inventory(inventory(replace(with_store, models="/other"), "n2"))
+    assert cache.node("n1").models is None, "that was another directory"
+    cache.reported("n1", report())
+    assert cache.node("n1").models is None
+
+
+def test_the_same_models_are_no_news(cache: Cache) -> None:
+    cache.set_inventory(inventory(NodeSpec(name="n1", models="/srv/models")))
+    cache.reported("n1", report(models=(StoredModel(name="bert", size=1),)))
+    told = Told()
+    cache.on_change(told)
+    told.clear()
+    first = cache.node("n1").models
+    cache.reported("n1", report(models=(StoredModel(name="bert", size=1),)))
+    assert told == []
+    assert cache.node("n1").models is first, "so that nobody has to compare a thousand"
+    cache.reported("n1", report(models=(StoredModel(name="bert", size=2),)))
+    assert told.take() == ["n1"]

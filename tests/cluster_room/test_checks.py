@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jupyter_gpufit.cluster.checks import MAX_GPUS, MAX_PROCESSES, check_report, clean
 from jupyter_gpufit.errors import InvalidValue
-from jupyter_gpufit.models import Gpu, GpuProcess, Report, decode, encode
+from jupyter_gpufit.models import Gpu, GpuProcess, Report, StoredModel, decode, encode
 
 PATIENT = settings(deadline=None)  # the machine may be busy with other things
 
@@ -78,6 +78,39 @@ def test_what_is_only_shown_is_made_fit_to_be_shown() -> None:
     assert (gpu.utilization, gpu.temperature, gpu.power, gpu.numa, gpu.reason) == (None, None, None, None, None)
 
 
+def test_models_that_can_be_asked_for_are_believed() -> None:
+    fine = (
+        StoredModel(name="llama-7b", size=5, modified=1e9),
+        StoredModel(name="模型"),
+        StoredModel(name="empty", size=0),
+    )
+    assert check_report(Report(models=fine)).models == fine
+    assert check_report(Report()).models is None
+    assert check_report(Report(models=())).models == ()
+
+
+@pytest.mark.parametrize(
+    "name", ["", "..", ".hidden", "a/b", "a\nb", "\x1b[31mred", "\u202egnp", " a", "a" * 256, "a" * 10**6, "模" * 86]
+)
+def test_models_that_cannot_are_left_out(name: str) -> None:
+    odd = Report(models=(StoredModel(name=name), StoredModel(name="fine", size=1)))
+    assert check_report(odd).models == (StoredModel(name="fine", size=1),), "and the node stays"
+
+
+def test_what_is_impossible_of_a_model_is_unknown() -> None:
+    odd = [(-1, float("nan")), (2**61, -1.0), (None, float("inf")), (2**70, 1e12)]
+    report = Report(models=tuple(StoredModel(name=f"m{at}", size=s, modified=m) for at, (s, m) in enumerate(odd)))
+    assert check_report(report).models == tuple(StoredModel(name=f"m{at}") for at in range(4))
+
+
+@pytest.mark.parametrize("name", ["m{}", "\n{}", "same"])
+def test_a_million_models(name: str) -> None:
+    many = Report(models=tuple(StoredModel(name=name.format(at)) for at in range(10**6)))
+    models = check_report(many).models
+    assert models is not None
+    assert len(models) == {"m{}": 1000, "\n{}": 0, "same": 1}[name]
+
+
 def test_an_error_stays_an_error_whatever_its_text() -> None:
     assert check_report(Report(error="\n")).error == "its reporter says that it cannot be relied on"
 
@@ -104,5 +137,10 @@ def test_whatever_has_the_right_types_is_believed_or_refused(odd: Report) -> Non
     except InvalidValue:
         return
     assert check_report(decode(encode(checked), Report)) == checked
-    texts = [checked.host, *(gpu.model for gpu in checked.gpus), *(gpu.uuid for gpu in checked.gpus)]
+    texts = [
+        checked.host,
+        *(model.name for model in checked.models or ()),
+        *(gpu.model for gpu in checked.gpus),
+        *(gpu.uuid for gpu in checked.gpus),
+    ]
     assert all(text.isprintable() for text in texts)

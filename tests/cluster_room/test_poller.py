@@ -500,22 +500,42 @@ async def test_claims_have_their_effect_on_simulated_nodes(file: Path, open_worl
     await until(lambda: cache.node("a").gpus[0].idle)
 
 
+async def test_the_models_of_nodes_on_this_machine(file: Path, tmp_path: Path, open_world: Open) -> None:
+    (tmp_path / "store" / "bert").mkdir(parents=True)
+    keys = [f'name = "{name}"\nreport = "simulated:1xT4-16GB"\nmonitor_period = "100ms"' for name in "ab"]
+    write(file, f'{keys[0]}\nmodels = "{tmp_path / "store"}"', keys[1])
+    cache = Cache()
+    poller = open_world(Poller(cache, lambda: file))
+    await poller.start()
+    await until(lambda: [model.name for model in cache.node("a").models or ()] == ["bert"])
+    await until(lambda: cache.node("b").reason is None)
+    assert cache.node("b").models is None
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "llama").touch()
+    write(file, f'{keys[0]}\nmodels = "{tmp_path / "other"}"', keys[1])
+    await poller.look()
+    await until(lambda: [model.name for model in cache.node("a").models or ()] == ["llama"])
+
+
 async def test_the_real_reporter_over_http(tmp_path: Path, open_world: Open) -> None:
     """What `jupyter gpufit reporter` serves is what the poller understands, token included."""
     token = tmp_path / "token"
     token.write_text("s3cr3t\n")
-    server = TestServer(Agent(SimulatedSource("gpu01", "simulated:2xA100-40GB"), 0.1, "s3cr3t").app)
+    (tmp_path / "store" / "llama-7b").mkdir(parents=True)
+    source = SimulatedSource("gpu01", "simulated:2xA100-40GB", models=tmp_path / "store")
+    server = TestServer(Agent(source, 0.1, "s3cr3t").app)
     await server.start_server()
     try:
         url = str(server.make_url("")).rstrip("/")
         nodes = (
-            spec("right", report=url, report_token_file=str(token), timeout=10.0),
+            spec("right", report=url, report_token_file=str(token), timeout=10.0, models="/srv/models"),
             spec("without", report=url, timeout=10.0),
         )
         cache = Cache()
         poller = open_world(Poller(cache, lambda: None, load=lambda path: Inventory(nodes=nodes)))
         await poller.start()
         await until(lambda: cache.node("right").reason is None and len(cache.node("right").gpus) == 2)
+        await until(lambda: [model.name for model in cache.node("right").models or ()] == ["llama-7b"])
         await until(lambda: "token" in (cache.node("without").reason or ""))
         await poller.stop()
     finally:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from jupyter_gpufit.cluster import tables
 from jupyter_gpufit.memory import GiB
-from jupyter_gpufit.models import Allocation, EndReason, Gpu, GpuProcess, Node, Request, State
+from jupyter_gpufit.models import Allocation, EndReason, Gpu, GpuProcess, Node, Request, State, StoredModel
 
 PATIENT = settings(deadline=None)  # the machine may be busy with other things
 
@@ -36,8 +36,9 @@ A100 = Gpu(
 )
 LOST = Gpu(uuid="GPU-2", index=1, idle=False, allocatable=False, health="lost", reason="fell off the bus")
 FREE = Gpu(uuid="GPU-3", index=2, memory_total=40 * GiB, memory_free=40 * GiB)
+MODELS = (StoredModel(name="mistral-7b"), StoredModel(name="llama-7b", size=13 * GiB, modified=1e9))
 NODES = [
-    Node(name="n1", gpus=(A100, LOST, FREE), age=1.5, driver="550", cuda="12.4", labels={"room": "b12"}),
+    Node(name="n1", gpus=(A100, LOST, FREE), age=1.5, driver="550", cuda="12.4", labels={"room": "b12"}, models=MODELS),
     Node(name="n2", reason="unreachable since 12:00", launcher="process"),
 ]
 ALLOCATIONS = [
@@ -59,9 +60,12 @@ ALLOCATIONS = [
 TABLES: list[tuple[Callable[[Any], pd.DataFrame], Sequence[Any], dict[str, str]]] = [
     (tables.nodes, NODES, tables.NODE_COLUMNS),
     (tables.gpus, NODES, tables.GPU_COLUMNS),
+    (tables.models, NODES, tables.MODEL_COLUMNS),
     (tables.allocations, ALLOCATIONS, tables.ALLOCATION_COLUMNS),
 ]
-every_table = pytest.mark.parametrize(("make", "rows", "columns"), TABLES, ids=["nodes", "gpus", "allocations"])
+every_table = pytest.mark.parametrize(
+    ("make", "rows", "columns"), TABLES, ids=["nodes", "gpus", "models", "allocations"]
+)
 
 
 def dtypes(columns: dict[str, str]) -> dict[str, Any]:
@@ -104,6 +108,17 @@ def test_gpus() -> None:
     assert tables.gpus([stale]).reason.tolist() == ["n1: its last report is stale"] * 3
 
 
+def test_models() -> None:
+    table = tables.models([*NODES, Node(name="n3", models=(StoredModel(name="odd", modified=1e300, size=0),))])
+    assert table[["node", "name"]].to_numpy().tolist() == [["n1", "llama-7b"], ["n1", "mistral-7b"], ["n3", "odd"]]
+    assert table["size"].tolist() == [13 * GiB, pd.NA, 0]
+    assert table.modified[0] == pd.Timestamp("2001-09-09T01:46:40Z")
+    assert table.modified.isna().tolist() == [False, True, True]
+    shown = cells(tables.style(table))
+    assert shown["size"] == ["13 GiB", "?", "0 B"]
+    assert shown["modified"][1:] == ["?", "?"]
+
+
 def test_allocations() -> None:
     table = tables.allocations(ALLOCATIONS).set_index("name")
     assert list(table.loc["old", ["gpus", "memory", "uuids", "image", "shared"]]) == [
@@ -123,6 +138,7 @@ def test_what_rest_gives_makes_the_same_tables() -> None:
     nodes = msgspec.to_builtins(NODES)
     pd.testing.assert_frame_equal(tables.nodes(nodes), tables.nodes(NODES))
     pd.testing.assert_frame_equal(tables.gpus(nodes), tables.gpus(NODES))
+    pd.testing.assert_frame_equal(tables.models(nodes), tables.models(NODES))
     public = [msgspec.json.decode(msgspec.json.encode(each.public())) for each in ALLOCATIONS]
     pd.testing.assert_frame_equal(tables.allocations(public), tables.allocations(ALLOCATIONS))
 
@@ -130,14 +146,15 @@ def test_what_rest_gives_makes_the_same_tables() -> None:
 @PATIENT
 @given(st.lists(st.builds(Node, gpus=st.lists(st.builds(Gpu), max_size=2).map(tuple)), max_size=2))
 def test_any_nodes(nodes: list[Node]) -> None:
-    if any(abs(value) >= 2**62 for node in nodes for gpu in node.gpus for value in _integers(gpu)):
+    things = (one for node in nodes for one in (*node.gpus, *(node.models or ())))
+    if any(abs(value) >= 2**62 for one in things for value in _integers(one)):
         return
-    for make, columns in ((tables.nodes, tables.NODE_COLUMNS), (tables.gpus, tables.GPU_COLUMNS)):
+    for make, _, columns in TABLES[:-1]:
         assert make(nodes).dtypes.to_dict() == dtypes(columns)
 
 
-def _integers(gpu: Gpu) -> list[int]:
-    return [value for key in gpu.__struct_fields__ if isinstance(value := getattr(gpu, key), int)]
+def _integers(one: Gpu | StoredModel) -> list[int]:
+    return [value for key in one.__struct_fields__ if isinstance(value := getattr(one, key), int)]
 
 
 # --- for people
@@ -182,8 +199,9 @@ def test_bars_show_the_share() -> None:
 def test_what_nodes_wrote_of_themselves_is_escaped() -> None:
     evil = "<script>alert(1)</script>"
     gpu = Gpu(uuid=evil, index=0, model=evil, reason=evil, allocatable=False)
-    node = Node(name=evil, reason=evil, gpus=(gpu,), driver=evil, labels={evil: evil}, age=0.0)
-    for table in (tables.nodes([node]), tables.gpus([node])):
+    models = (StoredModel(name=evil),)
+    node = Node(name=evil, reason=evil, gpus=(gpu,), driver=evil, labels={evil: evil}, age=0.0, models=models)
+    for table in (tables.nodes([node]), tables.gpus([node]), tables.models([node])):
         assert "<script" not in tables.style(table).to_html()
 
 

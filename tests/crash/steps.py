@@ -49,7 +49,7 @@ _BEGINS = {
 
 BESIDE = ("for Watch", "for units")
 """Ends of the names of calls that only read, and come at times of their own: the watch of an engine, and the reaper."""
-_QUESTIONS = {"changed", "logs", "poll", "quiet"}
+_QUESTIONS = {"changed", "kept", "logs", "poll", "quiet", "usage"}
 """They change nothing, and are asked at any time."""
 _inside = threading.local()
 

@@ -90,6 +90,7 @@ def _serve(order: dict[str, Any]) -> None:
     config.ServerApp.reraise_server_extension_failures = True
     config.IdentityProvider.token = order["token"]
     config.GpufitExtension.inventory = order["inventory"]
+    config.MappingKernelManager.kernel_info_timeout = 15.0  # s, not a minute, that a page waits for one that just died
     config.LocalScheduler.reap_grace = 0.5  # s; what is left after a crash is removed soon
     app = ServerApp.instance(
         config=config,

@@ -7,13 +7,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from jupyter_gpufit.models import Gpu, Node, Request
+from jupyter_gpufit.models import Gpu, Node, Request, StoredModel
 
 GIB = 2**30
 EXAMPLES = int(os.environ.get("GPUFIT_EXAMPLES", "60"))
 """Clusters tried by each test. 60 is enough to catch a careless change; after a bold one run with 5000."""
 SIZES = st.sampled_from([0, 5, 10, 10, 16, 20, 40])
 MODELS = ("NVIDIA A100", "NVIDIA H100", "Tesla T4")
+STORED = ("bert", "llama-7b", "mistral-7b")
 
 
 @st.composite
@@ -45,6 +46,15 @@ def gpus_of(draw: st.DrawFn, name: str, most: int = 6) -> tuple[Gpu, ...]:
     return tuple(draw(st.permutations(gpus)))
 
 
+def stores() -> st.SearchStrategy[dict[str, Any]]:
+    """What a node says of its model store: nothing (it has none), not yet, or what is in it."""
+    told = st.sets(st.sampled_from(STORED)).map(
+        lambda names: {"models": tuple(StoredModel(name=name) for name in sorted(names))}
+    )
+    kinds = st.one_of(st.just({}), st.just({"model_store": True}), told, told)
+    return st.tuples(kinds, st.booleans()).map(lambda pair: pair[0] | {"models_write": pair[1]})
+
+
 @st.composite
 def node_named(draw: st.DrawFn, name: str) -> Node:
     return Node(
@@ -53,6 +63,7 @@ def node_named(draw: st.DrawFn, name: str) -> Node:
         labels=draw(st.dictionaries(st.sampled_from(["room", "rack"]), st.sampled_from(["a", "b"]))),
         reason=draw(st.sampled_from([None] * 6 + ["no report for 31 s"])),
         age=draw(st.sampled_from([1.0, 1.0, None])),
+        **draw(stores()),
     )
 
 
@@ -73,8 +84,11 @@ def requests(draw: st.DrawFn, most: int = 4, **fixed: Any) -> Request:
     wishes: dict[str, Any] = {
         "shared": draw(st.booleans()),
         "share_card": draw(st.sampled_from([False, False, True])),
-        "model": draw(st.sampled_from([None, None, None, "*a100*", "*100", "?esla*"])),
+        "gpu_model": draw(st.sampled_from([None, None, None, "*a100*", "*100", "?esla*"])),
         "node": draw(st.sampled_from([None, None, None, "n*", "n1", "gpu0[2-9]", "nowhere"])),
+        "model": (model := draw(st.sampled_from([None, None, *STORED, "none"]))),
+        "require_model": model is not None and draw(st.booleans()),
+        "write_models": draw(st.sampled_from([False, False, False, True])),
         "labels": draw(st.sampled_from([{}, {}, {}, {"room": "a"}, {"room": "b", "rack": "a"}, {"floor": "2"}])),
     }
     return Request(gpus=count, memory=memory, **wishes | fixed)

@@ -1,4 +1,4 @@
-"""Scriptable stand-ins for what the scheduler needs: engine and launcher, kernel host, cluster.
+"""Scriptable stand-ins for what the scheduler needs: engine and launcher, kernel host, job host, cluster.
 
     script = Script()
     engine = FakeEngine("n1")                        # what runs on one node; two launchers (schedulers) may share it
@@ -8,35 +8,47 @@
 
 Points, in the order they are passed (each is an await, so a task can be cancelled there):
 
-    launcher   prepare, prepare:made, start, start:running, stop, stop:gone, interrupt, logs, units
+    launcher   prepare, prepare:made, start, start:running, stop, stop:gone, interrupt, logs, units, put, fetch, halt
     host       kernel, kernel:prepared, kernel:launched, kernel:ready, kernel:back, kernel:stop, kernel:stopped
+    job host   job:check, job:start, job:started, job:collect
 
-The names `POINTS_TO_RUNNING` and `POINTS_TO_GONE` list those of one whole launch and one whole release.
+The names `POINTS_TO_RUNNING` and `POINTS_TO_GONE` list those of one whole launch and one whole release,
+`JOB_TO_RUNNING` and `JOB_TO_GONE` those of a job (`engine.crash(unit, code=0)` is its end).
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
+import posixpath
+import tarfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from jupyter_gpufit.cluster.effective import used_by_each
 from jupyter_gpufit.errors import ClaimLost, LaunchError, NodeUnreachable, NotFound
 from jupyter_gpufit.inventory import Inventory, NodeSpec
-from jupyter_gpufit.models import Allocation, Claim, Endpoint, Gpu, Launch, Node, Progress, Unit
+from jupyter_gpufit.models import Allocation, Claim, Endpoint, Gpu, Launch, Node, Progress, Request, Unit
+from jupyter_gpufit.scheduling.logs import Piece, last_lines
+from jupyter_gpufit.scheduling.needs import Launcher
 
 __all__ = [
     "GIB",
+    "JOB_TO_GONE",
+    "JOB_TO_RUNNING",
     "POINTS_TO_GONE",
     "POINTS_TO_RUNNING",
     "FakeCluster",
     "FakeContainer",
     "FakeEngine",
     "FakeHost",
+    "FakeJobHost",
     "FakeLauncher",
     "Gate",
     "Script",
@@ -55,6 +67,8 @@ POINTS_TO_RUNNING = (
     "kernel:ready",
 )
 POINTS_TO_GONE = ("kernel:stop", "stop", "stop:gone", "kernel:stopped")
+JOB_TO_RUNNING = ("prepare", "prepare:made", "job:start", "start", "start:running", "job:started")
+JOB_TO_GONE = ("halt", "logs", "job:collect", "stop", "stop:gone")
 
 
 def node(name: str, gpus: int = 2, memory: int = 16 * GIB, **more: Any) -> Node:
@@ -126,6 +140,10 @@ class FakeContainer:
     code: int | None = None
     sentence: str = ""
     logs: str = ""
+    with_node: bool = False
+    """It ended with its node."""
+    files: dict[str, bytes] = field(default_factory=dict)
+    """What was put there; names begin with where it was put `into`."""
 
 
 @dataclass
@@ -155,11 +173,12 @@ class FakeEngine:
         for launcher in list(self.launchers):
             launcher.tell_claims()
 
-    def crash(self, unit_id: str, code: int = 1, sentence: str = "it ended with exit code 1", logs: str = "") -> None:
+    def crash(self, unit_id: str, code: int = 1, sentence: str = "", logs: str = "", with_node: bool = False) -> None:
         """The unit ends by itself; every launcher that watches is told."""
         box = self.containers[unit_id]
-        box.state, box.code, box.sentence = "exited", code, sentence
+        box.state, box.code, box.sentence = "exited", code, sentence or f"it ended with exit code {code}"
         box.logs += logs
+        box.with_node = with_node
         for launcher in list(self.launchers):
             launcher.tell_exit(box)
 
@@ -282,7 +301,7 @@ class FakeLauncher:
             self.engine.changed()
             await self.script.at("start:running")
             self.engine.check()
-            if box.code is not None:
+            if box.code is not None and not box.launch.workspace:
                 raise LaunchError(box.sentence, logs=box.logs)
         except BaseException:
             self._undo(unit)
@@ -297,12 +316,56 @@ class FakeLauncher:
         box = self.engine.containers.get(unit.id)
         return "it is gone" if box is None else box.sentence
 
+    def failed_with_node(self, unit: Unit) -> bool:
+        box = self.engine.containers.get(unit.id)
+        return box is not None and box.with_node
+
+    async def put(self, unit: Unit, archive: Path, on_progress: Callable[[Progress], None], into: str = "") -> None:
+        await self.script.at("put")
+        self.engine.check()
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                if (file := tar.extractfile(member)) is not None:
+                    name = posixpath.normpath(posixpath.join(into, member.name))
+                    self.engine.containers[unit.id].files[name] = file.read()
+        on_progress(Progress(phase="uploading", current=1, total=1))
+
+    async def fetch(
+        self, unit: Unit, path: str, archive: Path, limit: int, on_progress: Callable[[Progress], None]
+    ) -> None:
+        await self.script.at("fetch")
+        self.engine.check()
+        files = self.engine.containers[unit.id].files
+        path = posixpath.normpath(path)
+        found = {name: data for name, data in files.items() if name == path or name.startswith(f"{path}/")}
+        if not found:
+            raise NotFound(f"there is no {path!r} in {unit.name}")
+        if sum(map(len, found.values())) > limit:
+            raise LaunchError(f"{path!r} in {unit.name} is more than {limit} bytes")
+        with tarfile.open(archive, "w") as tar:
+            for name, data in found.items():
+                member = tarfile.TarInfo(posixpath.relpath(name, posixpath.dirname(path) or "."))
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+        on_progress(Progress(phase="collecting", current=1))
+
+    async def halt(self, unit: Unit, grace: float) -> None:
+        self._check_open()
+        await self.script.at("halt")
+        self.engine.check()
+        box = self.engine.containers.get(unit.id)
+        if box is not None and box.state == "running":
+            box.state, box.code, box.sentence = "exited", 143, "it was killed by SIGTERM (exit code 143)"
+            self.engine.changed()
+
     async def interrupt(self, unit: Unit) -> None:
         await self.script.at("interrupt")
         self.engine.check()
 
     async def stop(self, unit: Unit, grace: float = 0.0) -> None:
         self._check_open()
+        if self.killed:
+            raise NodeUnreachable("nobody is there to ask it")
         await self.script.at("stop")
         self.engine.check()
         if unit.id in self.engine.stuck:
@@ -311,12 +374,14 @@ class FakeLauncher:
         self.engine.changed()
         await self.script.at("stop:gone")
 
-    async def logs(self, unit: Unit, tail: int | None = None) -> str:
+    async def logs(self, unit: Unit, tail: int | None = None, after: str = "") -> Sequence[Piece]:
         await self.script.at("logs")
         self.engine.check()
         box = self.engine.containers.get(unit.id)
-        lines = "" if box is None else box.logs
-        return lines if tail is None else "".join(lines.splitlines(keepends=True)[-tail:] if tail else [])
+        lines = [] if box is None else box.logs.splitlines(keepends=True)
+        pieces = [Piece(f"{number:08d}", line) for number, line in enumerate(lines, 1)]
+        pieces = [piece for piece in pieces if piece.mark > after]
+        return pieces if tail is None else last_lines(pieces, tail)
 
     async def units(self) -> Sequence[tuple[Unit, Claim]]:
         await self.script.at("units")
@@ -398,6 +463,60 @@ class FakeHost:
         return kernel_id not in self.busy
 
 
+class FakeJobHost:
+    """`needs.JobHost`: puts nothing, and brings home names."""
+
+    def __init__(self, script: Script | None = None) -> None:
+        self.script = script or Script()
+        self.kept: dict[str, Request] = {}
+        """Allocation -> its request, as it was checked in."""
+        self.started: list[Allocation] = []
+        """Each attempt, as it was then."""
+        self.collected: list[str] = []
+        """Ids of units."""
+        self.home: str | None = "/home/me/outputs"
+        """Where outputs go; `None`: there are none."""
+
+    async def check_in(self, ids: Sequence[str], request: Request) -> None:
+        await self.script.at("job:check")
+        self.kept |= dict.fromkeys(ids, request)
+
+    async def start(
+        self,
+        allocation: Allocation,
+        unit: Unit,
+        spec: NodeSpec,
+        launcher: Launcher,
+        on_progress: Callable[[Progress], None],
+    ) -> Endpoint:
+        await self.script.at("job:start")
+        on_progress(Progress(phase="uploading"))
+        self.started.append(allocation)
+        assert allocation.request.job is not None
+        endpoint = await launcher.start(unit, [allocation.request.job.run], {}, {})
+        await self.script.at("job:started")
+        return endpoint
+
+    async def collect(
+        self,
+        allocation: Allocation,
+        unit: Unit,
+        spec: NodeSpec,
+        launcher: Launcher,
+        on_progress: Callable[[Progress], None],
+    ) -> str | None:
+        await self.script.at("job:collect")
+        on_progress(Progress(phase="collecting"))
+        self.collected.append(unit.id)
+        return None if self.home is None else f"{self.home}/{allocation.name}"
+
+    def forget(self, id: str) -> None:
+        self.kept.pop(id, None)
+
+    def forget_others(self, known: Container[str]) -> None:
+        self.kept = {id: request for id, request in self.kept.items() if id in known}
+
+
 class FakeCluster:
     """`needs.Cluster`: nodes as given, less the claims that were set."""
 
@@ -416,6 +535,10 @@ class FakeCluster:
         if node not in self._raw:
             raise NotFound(f"there is no node {node!r}")
         return self._specs.get(node) or NodeSpec(name=node, docker="unix:///var/run/docker.sock")
+
+    def uses(self, node: str, allocation: str) -> Mapping[str, int | None]:
+        claims = [claim for (_, at), said in self._claims.items() if at == node for claim in said]
+        return used_by_each(self._raw[node].gpus if node in self._raw else (), claims).get(allocation, {})
 
     def set_claims(self, source: str, node: str, claims: Sequence[Claim]) -> None:
         self._claims[source, node] = tuple(claims)

@@ -12,19 +12,21 @@ Leaving it closes the scheduler, and checks that nothing is left: no unit, no re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-from helpers.fakes import FakeCluster, FakeEngine, FakeHost, FakeLauncher, Script
+from helpers.fakes import FakeCluster, FakeContainer, FakeEngine, FakeHost, FakeJobHost, FakeLauncher, Script
 
 from jupyter_gpufit.inventory import NodeSpec
-from jupyter_gpufit.models import Allocation, Node, Request, State
+from jupyter_gpufit.models import Allocation, Job, Node, Request, State
 from jupyter_gpufit.scheduling.allocations import Limits
 from jupyter_gpufit.scheduling.scheduler import LocalScheduler
 
 __all__ = ["QUICK", "Lab", "eventually"]
 
-QUICK = Limits(restart_within=0.2, kernel_within=0.2, retry_first=0.01, retry_most=0.05)
+QUICK = Limits(
+    restart_within=0.2, kernel_within=0.2, retry_first=0.01, retry_most=0.05, again_first=0.01, again_most=0.05
+)
 """Limits for tests that wait for them."""
 
 
@@ -52,8 +54,11 @@ class Lab:
         self.engines = of.engines if of else {one.name: FakeEngine(one.name) for one in nodes}
         self.cluster = FakeCluster(nodes, specs)
         self.host = FakeHost(self.script)
+        self.jobs = FakeJobHost(self.script)
+        if of is not None:
+            self.jobs.kept = dict(of.jobs.kept)  # it is on disk
         self.launchers: list[FakeLauncher] = []
-        options = {"pause": lambda attempt: 0.01, "reap_grace": 0.01, "limits": limits} | options
+        options = {"pause": lambda attempt: 0.01, "reap_grace": 0.01, "limits": limits, "jobs": self.jobs} | options
         self.scheduler = LocalScheduler(self.cluster, self._launcher, self.host if host else None, **options)
         self.host.scheduler = self.scheduler
         self.may_leave = of is not None
@@ -76,6 +81,33 @@ class Lab:
 
     async def request(self, owner: str = "me", kernel_id: str | None = None, **wishes: Any) -> Allocation:
         return await self.scheduler.request(Request(**wishes), owner, kernel_id=kernel_id)
+
+    async def submit(
+        self,
+        run: str = "train.py",
+        owner: str = "me",
+        sweep: Mapping[str, Sequence[str]] | None = None,
+        job: Mapping[str, Any] | None = None,
+        **wishes: Any,
+    ) -> list[Allocation]:
+        """Ask for a job; `job`: what else it is, such as retries."""
+        return await self.scheduler.submit(Request(job=Job(run=run, **(job or {})), **wishes), owner, sweep or {})
+
+    async def job(self, **wishes: Any) -> Allocation:
+        """A job that runs."""
+        [made] = await self.submit(**wishes)
+        return await self.until(made.id, "running")
+
+    def box(self, id: str) -> FakeContainer:
+        """The one container of an allocation."""
+        boxes = [box for engine in self.engines.values() for box in engine.containers.values()]
+        [found] = [box for box in boxes if box.claim.allocation == id]
+        return found
+
+    def ends(self, id: str, code: int = 0, **how: Any) -> None:
+        """What runs in its container ends by itself."""
+        unit = self.box(id).unit
+        self.engines[unit.node].crash(unit.id, code, **how)
 
     async def running(self, **wishes: Any) -> Allocation:
         return await self.until((await self.request(**wishes)).id, "running")
@@ -111,7 +143,8 @@ class Lab:
             await store.flush()
         store._waiting.clear()
         store._memories_waiting.clear()
-        store.save = store.forget = store.remember = lambda *_: None  # type: ignore[method-assign]
+        store._kept_waiting.clear()
+        store.save = store.forget = store.remember = store.keep = lambda *_: None  # type: ignore[method-assign]
         self.scheduler._open = False
         await self.scheduler._shut_down()
 
@@ -122,6 +155,7 @@ class Lab:
     def check_clean(self) -> None:
         """Nothing is left."""
         assert self.host.kernels == {}
+        assert self.may_leave or self.jobs.kept == {}, "files of jobs are left"
         for name, engine in self.engines.items():
             assert self.may_leave or engine.containers == {}, f"left on {name}"
             assert self.held(name) == set(), f"reserved on {name}"

@@ -8,19 +8,47 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import pytest
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import AsyncKernelManager, KernelManager
 
-from jupyter_gpufit.errors import Conflict, NoFit, NotFound
-from jupyter_gpufit.models import Allocation, EndReason, Gpu, Node, Progress, Request, State
+from jupyter_gpufit.errors import Conflict, InvalidValue, NoFit, NotFound
+from jupyter_gpufit.models import (
+    Allocation,
+    EndReason,
+    Gpu,
+    GpuUse,
+    Node,
+    Progress,
+    Queued,
+    Request,
+    State,
+    StoredModel,
+    Usage,
+)
 from jupyter_gpufit.notebook.channels import Channel, LoopChannel
 
 GIB = 2**30
 DEADLINE = 60.0
 TESTS = Path(__file__).parents[1]
+
+
+def interrupt_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Ctrl-C comes while somebody waits for what another thread asks for."""
+    result = Future.result
+    pressed: list[Future[Any]] = []
+
+    def interrupted(self: Future[Any], timeout: float | None = None) -> Any:
+        if not pressed:
+            pressed.append(self)
+            raise KeyboardInterrupt
+        return result(self, timeout)
+
+    monkeypatch.setattr(Future, "result", interrupted)
 
 
 class LoopThread:
@@ -41,7 +69,12 @@ class LoopThread:
 
 
 class KernelClient:
-    """A `Client` whose allocations each are a real ipykernel. `calls` tells what was asked of it."""
+    """A `Client` whose allocations each are a real ipykernel. `calls` tells what was asked of it.
+
+    Jobs only print what `prints` has, and end; transfers take four steps.
+    """
+
+    lasting = True
 
     def __init__(self, gpus: int = 4, slow: bool = False) -> None:
         self._thread = LoopThread()
@@ -51,6 +84,11 @@ class KernelClient:
         self._gpus = gpus
         self._slow = slow
         self.calls: list[str] = []
+        self.prints: list[str] = ["epoch 1\n", "epoch 2\n"]
+        self.code = 0
+        """Exit code of jobs."""
+        self.submitted: list[tuple[Request, dict[str, list[str]]]] = []
+        self.transfers: list[dict[str, Any]] = []
 
     # --- what the notebook room calls
 
@@ -58,7 +96,11 @@ class KernelClient:
         gpus = tuple(
             Gpu(uuid=f"GPU-{at}", index=at, memory_total=40 * GIB, memory_free=39 * GIB) for at in range(self._gpus)
         )
-        return [Node(name="n1", gpus=gpus), Node(name="n2", reason="unreachable: no route to host")]
+        models = (StoredModel(name="llama-7b", size=13 * GIB, modified=1e9),)
+        return [
+            Node(name="n1", gpus=gpus, models=models),
+            Node(name="n2", reason="unreachable: no route to host"),
+        ]
 
     def cluster(self) -> tuple[list[Node], str | None]:
         return self.nodes(), None
@@ -98,6 +140,24 @@ class KernelClient:
         self._allocations[allocation.id] = allocation
         return allocation.public()
 
+    def submit(self, request: Request, sweep: dict[str, list[str]]) -> list[dict[str, Any]]:
+        """The first runs; the others wait behind it."""
+        import msgspec
+
+        self.submitted.append((request, dict(sweep)))
+        made = []
+        values = next(iter(sweep.values()), [""])
+        for turn, value in enumerate(values):
+            assert request.job is not None
+            job = msgspec.structs.replace(request.job, sweep=dict.fromkeys(sweep, value), turn=turn)
+            name = f"{request.name or 'job'}-{turn + 1}" if len(values) > 1 else request.name
+            one = self.request(msgspec.structs.replace(request, name=name, job=job))
+            if turn:
+                place = Queued(position=turn, of=len(values) - 1, until=9e9)
+                self._change(self._allocations[one["id"]], node=None, gpus=(), queue=place)
+            made.append(self.get(one["id"]))
+        return made
+
     def allocations(self, *, ended: bool = False) -> list[dict[str, Any]]:
         return [one.public() for one in self._allocations.values() if ended or one.state is not State.ENDED]
 
@@ -113,13 +173,15 @@ class KernelClient:
         if one.state is State.PENDING:
             pulled = (one.progress.current or 0) + GIB if one.progress else GIB
             self._change(one, state=State.STARTING, progress=Progress(phase="pulling", current=pulled, total=4 * GIB))
+        elif one.state is State.STARTING and one.request.job is not None:
+            self._change(one, state=State.RUNNING, node="n1", queue=None, progress=None, attempt=1)
         elif one.state is State.STARTING and not self._slow:
             self._managers[id] = self._thread.run(self._start())
             self._change(one, state=State.RUNNING, kernel_id=f"kernel-{id}", progress=None)
         elif one.state is State.STOPPING:
             if (manager := self._managers.pop(id, None)) is not None:
                 self._thread.run(manager.shutdown_kernel(now=True))
-            self._change(one, state=State.ENDED, ended=time.time())
+            self._change(one, state=State.ENDED, ended=time.time(), usage=self._used(one))
         else:
             time.sleep(min(timeout, 0.05))
         return self._allocations[id].public()
@@ -144,6 +206,51 @@ class KernelClient:
 
     def logs(self, id: str, tail: int = 200) -> str:
         return f"logs of {id}\n"
+
+    def log(self, id: str, tail: int | None = None, after: str = "", wait: float = 0.0) -> dict[str, Any]:
+        """A piece each time; then the job ends, unless what it prints is None."""
+        one, at = self._allocations[id], int(after or 0)
+        if at < len(self.prints):
+            return {"logs": self.prints[at], "mark": str(at + 1), "over": False}
+        if one.state is State.RUNNING and self.code >= 0:
+            reason = EndReason.FAILED if self.code else EndReason.FINISHED
+            said = f"failed with exit code {self.code}\nlast words" if self.code else "finished after 2 s"
+            self._change(
+                one, state=State.ENDED, reason=reason, message=said, exit_code=self.code, outputs="/home/ada/outputs/x"
+            )
+        else:
+            time.sleep(min(wait, 0.05))
+        return {"logs": "", "mark": after, "over": self._allocations[id].state is State.ENDED}
+
+    def usage(self, id: str) -> dict[str, Any]:
+        uuids = self._allocations[id].gpus
+        gpus = [{"uuid": uuid, "asked": 24 * GIB, "memory": [9 * GIB], "utilization": [43]} for uuid in uuids]
+        return {"times": [1e9], "gpus": gpus, "usage": None, "sentence": "asked 24 GiB on 1 GPU, peak 9 GiB"}
+
+    def transfer(self, id: str, do: str, folder: str, paths: list[str]) -> dict[str, Any]:
+        self.calls.append(f"{do} {' '.join(paths)}")
+        if ".." in paths[0]:
+            raise InvalidValue(f"{paths[0]!r} leads out of {folder}; only what is in it can be copied")
+        begun = {"id": f"t{len(self.transfers)}", "version": 0, "done": False, "failed": False, "message": ""}
+        self.transfers.append({**begun, "current": None, "total": None, "files": paths})
+        return dict(self.transfers[-1])
+
+    def transferred(self, transfer: str, after: int) -> dict[str, Any]:
+        one = self.transfers[int(transfer[1:])]
+        time.sleep(0.11)  # so that it is shown
+        if not self._slow or one["version"] < 2:
+            one["version"] += 1
+            one |= {"current": one["version"] * GIB, "total": 4 * GIB, "done": one["version"] == 4}
+        if one["done"] and "broken" in one["files"]:
+            one |= {"failed": True, "message": "node 'n1' has no room for it"}
+        return dict(one)
+
+    def cancel_transfer(self, transfer: str) -> dict[str, Any]:
+        self.calls.append("cancel_transfer")
+        return self.transfers[int(transfer[1:])]
+
+    def notebook(self) -> str | None:
+        return "work/fit.ipynb"
 
     def has_session(self) -> bool:
         return False
@@ -180,6 +287,11 @@ class KernelClient:
     def restart(self, name: str) -> None:
         """Its kernel dies and is started anew, as an autorestart does."""
         self._thread.run(self._managers[self.get(name)["id"]].restart_kernel(now=True))
+
+    def _used(self, one: Allocation) -> Usage | None:
+        """What those used that asked for 24 GiB."""
+        gpus = tuple(GpuUse(uuid=uuid, asked=24 * GIB, peak=9 * GIB, busy=43.0) for uuid in one.gpus)
+        return Usage(gpus=gpus, seconds=90.0, samples=9, suggested=10 * GIB) if 24 * GIB in one.memory else None
 
     def _change(self, one: Allocation, **changes: Any) -> None:
         import msgspec

@@ -7,18 +7,71 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+import msgspec
+
 from jupyter_gpufit.diagnosis import Check, Diagnosis, right, wrong
+from jupyter_gpufit.errors import Conflict, InvalidValue, NotFound
 from jupyter_gpufit.inventory import NodeSpec
 from jupyter_gpufit.kernels.doctor import Tell
-from jupyter_gpufit.models import Node
+from jupyter_gpufit.models import Allocation, Node
 from jupyter_gpufit.scheduling.scheduler import LocalScheduler
 from jupyter_gpufit.server.extension import GpufitExtension
 
-from .fakes import FakeCluster, FakeEngine, FakeHost, FakeLauncher, Script, node
+from .fakes import FakeCluster, FakeEngine, FakeHost, FakeJobHost, FakeLauncher, Script, node
 from .frontend import FrontEnd
 from .jupyterserver import Here
 
 __all__ = ["MakeOffice", "Office", "Parts", "extension_of"]
+
+
+class FakeTransfer(msgspec.Struct, frozen=True):
+    id: str
+    allocation: str
+    do: str
+    files: list[str]
+    version: int = 0
+    done: bool = False
+    failed: bool = False
+    message: str = ""
+    current: int | None = None
+    total: int | None = None
+
+
+class FakeTransfers:
+    """`jobs.transfers.Transfers` that copies nothing: a byte each time that somebody looks."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[str, str, str, list[str]]] = []
+        self._all: dict[str, FakeTransfer] = {}
+
+    def begin(self, allocation: Allocation, do: str, folder: str, paths: list[str]) -> FakeTransfer:
+        if allocation.state != "running":
+            raise Conflict(f"{allocation.name!r} is {allocation.state}")
+        if not paths or any(path.startswith(("/", "..")) or not path.strip() for path in paths):
+            raise InvalidValue(f"{paths} leads out of {folder}")
+        self.begun.append((allocation.name, do, folder, paths))
+        made = FakeTransfer(f"t{len(self._all)}", allocation.id, do, paths, total=3)
+        self._all[made.id] = made
+        return made
+
+    async def latest(self, id: str, after: int, wait: float) -> FakeTransfer:
+        now = self._known(id)
+        if not now.done:
+            version = now.version + 1
+            now = msgspec.structs.replace(now, version=version, current=version, done=version == 3)
+            self._all[id] = now
+        return now
+
+    def cancel(self, id: str) -> FakeTransfer:
+        self._all[id] = msgspec.structs.replace(self._known(id), done=True, failed=True, message="cancelled")
+        return self._all[id]
+
+    async def close(self) -> None: ...
+
+    def _known(self, id: str) -> FakeTransfer:
+        if id not in self._all:
+            raise NotFound(f"there is no transfer {id!r}")
+        return self._all[id]
 
 
 class Parts:
@@ -29,6 +82,8 @@ class Parts:
         self.cluster = FakeCluster([node("n1", gpus=2), node("n2", gpus=4, labels={"room": "b12"})])
         self.engines = {"n1": FakeEngine("n1"), "n2": FakeEngine("n2")}
         self.host = FakeHost(self.script)
+        self.jobs = FakeJobHost(self.script)
+        self.transfers = FakeTransfers()
         self.inventory_error: str | None = None
         self.scheduler: LocalScheduler
         self.opened: dict[str, Any] = {}
@@ -44,7 +99,7 @@ class Parts:
         def launcher(spec: NodeSpec) -> FakeLauncher:
             return FakeLauncher(self.engines.setdefault(spec.name, FakeEngine(spec.name)), self.script, spec)
 
-        self.scheduler = self.host.scheduler = LocalScheduler(self.cluster, launcher, self.host)
+        self.scheduler = self.host.scheduler = LocalScheduler(self.cluster, launcher, self.host, jobs=self.jobs)
         await self.scheduler.open()
         return self
 

@@ -21,7 +21,7 @@ def usable(gpus: Sequence[Gpu], request: Request) -> list[Gpu]:
         if (gpu.idle or (request.shared and gpu.shareable))
         and gpu.allocatable
         and gpu.memory_free is not None
-        and (request.model is None or is_model(gpu.model.lower(), request.model.lower()))
+        and (request.gpu_model is None or is_model(gpu.model.lower(), request.gpu_model.lower()))
     ]
 
 
@@ -37,7 +37,20 @@ def considered(node: Node, request: Request) -> bool:
         node.reason is None
         and (request.node is None or fnmatchcase(node.name, request.node))
         and all(node.labels.get(key) == value for key, value in request.labels.items())
+        and (not request.require_model or has_model(node, request))
+        and (not request.write_models or (node.models_write and (node.models is not None or node.model_store)))
     )
+
+
+def has_model(node: Node, request: Request) -> bool:
+    """Whether the node is known to have the model that the request names."""
+    return request.model in [model.name for model in node.models or ()]
+
+
+def stage_three(node: Node, request: Request) -> tuple[int, int, int, str]:
+    """What the nodes that are left are ordered by."""
+    gpus = usable(node.gpus, request)
+    return len(gpus), sum(free(gpus)), 0 if has_model(node, request) else 1, node.name
 
 
 def free(gpus: Sequence[Gpu]) -> list[int]:
@@ -80,7 +93,7 @@ def claim(nodes: Sequence[Node], request: Request) -> str | None:
         on_one_card = len(gpus) > 1 and cards(gpus) == 1
         if not on_one_card and (request.share_card or cards(gpus) >= request.gpus):
             second.append((node, gpus))
-    third = sorted(second, key=lambda pair: (len(pair[1]), sum(free(pair[1])), pair[0].name))
+    third = sorted(second, key=lambda pair: stage_three(pair[0], request))
     for node, gpus in third:
         if all(have >= min(request.sizes) for have in free(gpus)) and serves(gpus, request):
             return node.name
@@ -96,7 +109,7 @@ def best_fit(nodes: Sequence[Node], request: Request) -> str | None:
         if considered(node, request) and len(gpus) >= request.gpus and enough:
             first.append((node, gpus))
     second = [(node, gpus) for node, gpus in first if request.share_card or cards(gpus) >= request.gpus]
-    third = sorted(second, key=lambda pair: (len(pair[1]), sum(free(pair[1])), pair[0].name))
+    third = sorted(second, key=lambda pair: stage_three(pair[0], request))
     for node, gpus in third:
         if serves(gpus, request):
             return node.name

@@ -29,7 +29,7 @@ from cluster.engines import Cluster
 
 from .frontend import Answer, FrontEnd, eventually
 from .machines import machines
-from .trouble import Chaos, Engines, Faults, Health, Server
+from .trouble import FAULTS, Chaos, Engines, Faults, Health, Server
 
 __all__ = ["NOTHING", "soak"]
 
@@ -270,8 +270,9 @@ async def _soak(
     until = began + 60 * minutes
 
     def part() -> float:
-        """How much of it is done, 0 to 1."""
-        return max(tally.made / allocations, (time.monotonic() - began) / (until - began))
+        """How much of it is done, 0 to 1; all of it only when every fault has happened."""
+        done = max(tally.made / allocations, (time.monotonic() - began) / (until - began))
+        return done if len(faults.counts) == len(FAULTS) else min(done, 0.9)
 
     async def tell() -> None:
         while True:
@@ -281,7 +282,7 @@ async def _soak(
             )
 
     async def spare() -> None:
-        while part() < 0.5:  # noqa: ASYNC110  (it is a matter of time, too)
+        while part() < 0.5 or not faults.counts["server killed"]:  # noqa: ASYNC110  (it is a matter of time, too)
             await asyncio.sleep(0.2)
         chaos.spare_server = True
 

@@ -23,8 +23,9 @@ from .frontend import FrontEnd
 from .jupyter import NOT_NEEDED
 from .jupyterserver import ServerProcess, free_port, server_process
 
-__all__ = ["Chaos", "Engines", "Faults", "Health", "Server"]
+__all__ = ["FAULTS", "Chaos", "Engines", "Faults", "Health", "Server"]
 
+FAULTS = ("server killed", "engine killed", "partition")
 GPUS = "io.github.jupyter-gpufit.gpus"
 LOST_AFTER = 8.0  # s; some partitions are longer
 AFTERMATH = 25.0  # s; after a fault, in which what fails is explained by it

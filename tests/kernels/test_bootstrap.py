@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from helpers.cells import Cell, ready, run_cell
 from jupyter_client.blocking.client import BlockingKernelClient
@@ -62,6 +63,12 @@ def put(directory: Path, notice: str = "", encrypt: bool = False, **command: Any
 
 def environment(direct: bool = False) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **contents.environment(ALLOCATION, direct)}
+
+
+def test_it_is_told_the_model_that_was_asked_for() -> None:
+    assert "GPUFIT_MODEL" not in contents.environment(ALLOCATION, False)
+    asked = msgspec.structs.replace(ALLOCATION, request=Request(model="llama-7b"))
+    assert contents.environment(asked, False)["GPUFIT_MODEL"] == "llama-7b"
 
 
 @contextmanager
@@ -248,11 +255,20 @@ def test_what_cannot_be_done_is_said_without_a_traceback(attached: BlockingKerne
     assert cell.comms == []
 
 
-@pytest.mark.parametrize("verb", ["nodes", "gpus", "allocations", "explain 2", "attach b", "logs"])
+def test_a_line_that_cannot_be_read_is_not_repeated(attached: BlockingKernelClient) -> None:
+    cell = run_cell(attached, "%gpufit train 'a.py --env KEY=hunter2")
+    said = cell.stderr + cell.error
+    assert "the line cannot be read: no closing quotation" in said
+    assert "hunter2" not in said
+
+
+@pytest.mark.parametrize("verb", ["nodes", "explain 2", "attach b", "logs -f", "train a.py", "models", "upload a"])
 def test_other_verbs_say_where_they_work(attached: BlockingKernelClient, verb: str) -> None:
     for line in (f"%gpufit {verb}", f"df = %gpufit {verb}"):
         cell = run_cell(attached, line)
         assert (cell.status, "works in the local kernel" in cell.stderr + cell.error) == ("error", True)
+        terminal = f"or in a terminal: jupyter gpufit {verb.split()[0]} …"
+        assert (terminal in cell.stderr + cell.error) == (verb != "attach b")
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,8 @@ async def test_stopped_while_a_kernel_is_taken_back() -> None:
     host = ServerKernelHost(kernels)
     running = mock.Mock(state=State.RUNNING, kernel_id="k")
     scheduler = mock.Mock(allocations=lambda: [running], close=mock.AsyncMock())
-    service = services.Service(scheduler, mock.Mock(), mock.Mock(stop=mock.AsyncMock()), host, "ada")
+    parts = (mock.Mock(), mock.Mock(close=mock.AsyncMock()))  # of jobs, and transfers
+    service = services.Service(scheduler, mock.Mock(), mock.Mock(stop=mock.AsyncMock()), host, "ada", *parts)
 
     async def taken_back() -> str:
         await eventually(lambda: scheduler.close.called)  # which gives it up; but it comes, all the same

@@ -27,7 +27,10 @@ def test_the_environment_overrules_the_kernelspec() -> None:
         "GPUFIT_WAIT": "10m",
         "GPUFIT_PRIORITY": "5",
         "GPUFIT_NODE": "gpu0?",
-        "GPUFIT_MODEL": "*A100*",
+        "GPUFIT_GPU_MODEL": "*A100*",
+        "GPUFIT_MODEL": "llama-7b",
+        "GPUFIT_REQUIRE_MODEL": "1",
+        "GPUFIT_WRITE_MODELS": "yes",
         "GPUFIT_NAME": "train",
         "GPUFIT_SHARED": "yes",
         "GPUFIT_LABELS": "room=b12, rack=3",
@@ -42,7 +45,10 @@ def test_the_environment_overrules_the_kernelspec() -> None:
         wait=600,
         priority=5,
         node="gpu0?",
-        model="*A100*",
+        gpu_model="*A100*",
+        model="llama-7b",
+        require_model=True,
+        write_models=True,
         name="train",
         shared=True,
         labels={"room": "b12", "rack": "3"},
@@ -54,8 +60,13 @@ def test_an_empty_variable_says_nothing() -> None:
 
 
 def test_what_a_kernel_holds_is_not_what_one_started_from_it_asks_for() -> None:
-    held = {"GPUFIT_ATTACHED": "1", "GPUFIT_GPUS": "GPU-1,GPU-2", "GPUFIT_MEMORY": "1,2", "GPUFIT_NAME": "train"}
-    assert request_from({"gpus": 1, "memory": "1GiB"}, held) == Request(gpus=1, memory=GIB)
+    for kind in ("GPUFIT_ATTACHED", "GPUFIT_JOB"):
+        held = {kind: "1", "GPUFIT_GPUS": "GPU-1,GPU-2", "GPUFIT_MEMORY": "1,2", "GPUFIT_NAME": "train"}
+        assert request_from({"gpus": 1, "memory": "1GiB"}, held) == Request(gpus=1, memory=GIB)
+
+
+def test_what_is_about_something_else_is_no_slip_of_the_pen() -> None:
+    assert request_from({"gpus": 1}, {"GPUFIT_MEMORY_GUARD": "0"}) == Request()
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_gpufit.inventory import NodeSpec
 from jupyter_gpufit.launching.base import make_launcher
 from jupyter_gpufit.models import Claim, Endpoint, Launch, Progress, Unit
+from jupyter_gpufit.scheduling.logs import text_of
 
 PATIENCE = 60.0
 _numbers = itertools.count(1)
@@ -62,10 +63,13 @@ class Watched:
         """Start Python code in it."""
         return await self.launcher.start(unit, ["{python}", "-c", code], files or {}, env)
 
+    async def printed(self, unit: Unit, tail: int | None = None, after: str = "") -> str:
+        return text_of(await self.launcher.logs(unit, tail, after))
+
     async def said(self, unit: Unit, words: str) -> str:
         """Its logs, once these words are in them."""
         deadline = time.monotonic() + PATIENCE
-        while words not in (logs := await self.launcher.logs(unit)):
+        while words not in (logs := await self.printed(unit)):
             assert time.monotonic() < deadline, f"{words!r} never came; its logs:\n{logs}"
             assert self.launcher.exit_code(unit) is None, f"it {self.launcher.describe_exit(unit)}; its logs:\n{logs}"
             await asyncio.sleep(0.05)

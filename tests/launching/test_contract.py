@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import io
+import os
 import random
 import socket
+import tarfile
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
-from jupyter_gpufit.errors import ClaimLost, LaunchError
+from jupyter_gpufit.errors import ClaimLost, LaunchError, NotFound
+from jupyter_gpufit.scheduling.logs import text_of
 
 SLEEP = "import time; print('up', flush=True); time.sleep(1000)"
 
@@ -138,7 +144,7 @@ async def test_a_unit_that_ends_while_starting_tells_its_last_50_lines(place, wa
     except LaunchError as caught:  # at once, and then it is undone
         how, logs = caught.message, caught.details["logs"]
     else:  # a moment later
-        how, logs = (await watched.ended(unit))[1], await watched.launcher.logs(unit, 50)
+        how, logs = (await watched.ended(unit))[1], await watched.printed(unit, 50)
         await watched.launcher.stop(unit)
     await place.clean()
     assert "ended with exit code 3" in how
@@ -174,7 +180,7 @@ async def test_a_command_that_is_not_there(place, watched):
         said = caught.message + caught.details["logs"]
     else:
         await watched.ended(unit)
-        said = await watched.launcher.logs(unit)
+        said = await watched.printed(unit)
         await watched.launcher.stop(unit)
     assert "/no/such/program" in said
     await place.clean()
@@ -255,13 +261,238 @@ async def test_grace_lets_it_finish(place, watched):
 
 async def test_logs_and_their_tail(watched):
     unit = await watched.prepare()
-    assert await watched.launcher.logs(unit) == ""
+    assert await watched.printed(unit) == ""
     await watched.run(unit, f"for n in range(100): print('line', n)\n{SLEEP}")
     logs = await watched.said(unit, "up")
     assert logs.splitlines() == [*(f"line {n}" for n in range(100)), "up"]
-    assert (await watched.launcher.logs(unit, 2)).splitlines() == ["line 99", "up"]
+    assert (await watched.printed(unit, 2)).splitlines() == ["line 99", "up"]
     await watched.launcher.stop(unit)
-    assert await watched.launcher.logs(unit) == ""
+    assert await watched.printed(unit) == ""
+
+
+async def test_logs_go_on_after_a_mark_also_when_it_has_ended(watched):
+    """Each piece once, in order, whatever it is: a long line, half a line, letters of several bytes."""
+    lines = "".join([*(f"line {n}\n" for n in range(3000)), "ä" * 40_000 + "\n", "10 %\r20 %\r", "done €\n", "no end"])
+    code = "import sys, time\nfor n in range(3000): print('line', n)\nprint('ä' * 40_000, flush=True)\n"
+    code += "sys.stdout.write('10 %\\r20 %\\r'); sys.stdout.flush(); time.sleep(0.1); print('done €', flush=True)\n"
+    code += "sys.stdout.write('no end'); sys.stdout.flush(); time.sleep(0.3)"
+    unit = await watched.prepare()
+    await watched.run(unit, code, PYTHONIOENCODING="utf-8")
+    heard, mark = "", ""
+    while heard != lines:
+        for piece in await watched.launcher.logs(unit, after=mark):
+            assert piece.mark > mark
+            heard, mark = heard + piece.text, piece.mark
+        assert lines.startswith(heard)
+        await asyncio.sleep(0.02)
+    await watched.ended(unit)
+    assert await watched.launcher.logs(unit, after=mark) == ()
+    assert await watched.printed(unit, after="no mark") == lines
+    some = await watched.launcher.logs(unit, 2)
+    assert text_of(some) == "10 %\r20 %\rdone €\nno end"
+    assert text_of(await watched.launcher.logs(unit, after=some[0].mark)).endswith("no end")
+    assert text_of(await watched.launcher.logs(unit, after=(await watched.launcher.logs(unit))[-3].mark)) in (
+        "done €\nno end",
+        "10 %\r20 %\rdone €\nno end",
+    )
+    await watched.launcher.stop(unit)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def made_tar(path: Path, files: dict[str, bytes | str | None]) -> Path:
+    """A tar: bytes are a file, text is where a link leads, `None` is a directory."""
+    with tarfile.open(path, "w") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.uid = info.gid = 12345
+            info.uname = info.gname = "somebody"
+            info.mtime, info.mode = 1_000_000_000, 0o4750 if isinstance(content, bytes) else 0o755
+            if isinstance(content, bytes):
+                info.size = len(content)
+            else:
+                info.type = tarfile.DIRTYPE if content is None else tarfile.SYMTYPE
+                info.linkname = content or ""
+            tar.addfile(info, io.BytesIO(content) if isinstance(content, bytes) else None)
+    return path
+
+
+def read_tar(path: Path) -> dict[str, bytes | None]:
+    with tarfile.open(path) as tar:
+        return {m.name: tar.extractfile(m).read() if m.isreg() else None for m in tar}
+
+
+async def test_a_jobs_files_go_in_and_what_it_makes_comes_back(watched, tmp_path):
+    launcher, mib = watched.launcher, 2**20
+    unit = await watched.prepare(workspace=True)
+    long = "directory-" * 12 + "/" + "ä" * 60 + "x" * 60
+    block = random.Random(1).randbytes(3 * mib)
+    files = {".": None, "sub": None, "sub/data": block, long: b"long", "link": "sub/data", "empty": b""}
+    await launcher.put(unit, made_tar(tmp_path / "in.tar", files), watched.progress.append)
+    assert {p.phase for p in watched.progress} == {"creating", "uploading"}
+    assert max(p.current or 0 for p in watched.progress) <= (tmp_path / "in.tar").stat().st_size
+    before = made_tar(tmp_path / "outputs.tar", {"checkpoint": b"41"})
+    await launcher.put(unit, before, watched.progress.append, "{outputs}")
+    code = f"""
+import hashlib, os, stat, sys
+out = sys.argv[1]
+print(os.getcwd() == sys.argv[2], hashlib.sha256(open("link", "rb").read()).hexdigest(), open({long!r}).read())
+found = os.stat("sub/data")
+print(found.st_uid == os.getuid(), oct(stat.S_IMODE(found.st_mode)), int(found.st_mtime))
+step = int(open(out + "/checkpoint").read()) + 1
+open(out + "/checkpoint", "w").write(str(step)); os.mkdir(out + "/more"); open(out + "/more/big", "wb").truncate(50_000)
+open("made here", "w").close()
+print("up", flush=True)
+"""
+    command = ["{python}", "-c", code, "{outputs}", "{work}"]
+    endpoint = await launcher.start(unit, command, {}, {})
+    assert endpoint is not None
+    assert (await watched.ended(unit))[0] == 0
+    assert (await watched.printed(unit)).splitlines()[:2] == [
+        f"True {hashlib.sha256(block).hexdigest()} long",
+        "True 0o750 1000000000",
+    ]
+    with pytest.raises(NotFound, match="none"):
+        await launcher.fetch(unit, "{outputs}/none", tmp_path / "out.tar", mib, print)
+    with pytest.raises(LaunchError, match="more than"):
+        await launcher.fetch(unit, "{outputs}", tmp_path / "out.tar", 40_000, print)
+    assert not (tmp_path / "out.tar").exists()
+    await launcher.fetch(unit, "{outputs}", tmp_path / "out.tar", mib, watched.progress.append)
+    assert read_tar(tmp_path / "out.tar") == {
+        "outputs": None,
+        "outputs/checkpoint": b"42",
+        "outputs/more": None,
+        "outputs/more/big": bytes(50_000),
+    }
+    await launcher.fetch(unit, "made here", tmp_path / "one.tar", mib, watched.progress.append)
+    assert read_tar(tmp_path / "one.tar") == {"made here": b""}
+    assert watched.progress[-1].phase == "collecting"
+    await launcher.stop(unit)
+    with pytest.raises(NotFound):
+        await launcher.fetch(unit, "{outputs}", tmp_path / "out.tar", mib, print)
+
+
+async def test_files_go_to_a_running_unit_too_and_never_out_of_their_directory(place, watched, tmp_path):
+    launcher = watched.launcher
+    unit = await watched.prepare()
+    await watched.run(unit, SLEEP)
+    await watched.said(unit, "up")
+    target = "{gpufit}/new/deep"
+    await launcher.put(unit, made_tar(tmp_path / "a.tar", {"a": b"1", "out": "/tmp"}), print, target)
+    await launcher.put(unit, made_tar(tmp_path / "a.tar", {"a": b"2"}), print, target)
+    for name in ("../b", "/b", "c/../../b"):
+        with pytest.raises(LaunchError, match="outside"):
+            await launcher.put(unit, made_tar(tmp_path / "b.tar", {name: b"b"}), print, target)
+    (tmp_path / "b.tar").write_bytes((tmp_path / "a.tar").read_bytes()[:513])
+    with pytest.raises(LaunchError, match=r"no tar file|ends in the middle"):
+        await launcher.put(unit, tmp_path / "b.tar", print, target)
+    with pytest.raises(LaunchError, match=r"cannot read .*none\.tar"):
+        await launcher.put(unit, tmp_path / "none.tar", print, target)
+    with pytest.raises(LaunchError, match="deep/a"):
+        await launcher.put(unit, tmp_path / "a.tar", print, target + "/a")
+    await launcher.fetch(unit, target, tmp_path / "out.tar", 2**20, print)
+    assert read_tar(tmp_path / "out.tar") == {"deep": None, "deep/a": b"2", "deep/out": None}
+    await launcher.stop(unit)
+    with pytest.raises(LaunchError, match="gone"):
+        await launcher.put(unit, tmp_path / "a.tar", print)
+    await place.clean()
+
+
+async def test_what_is_carried_can_be_cancelled(place, watched, tmp_path):
+    launcher = watched.launcher
+    unit = await watched.prepare(workspace=True)
+    await launcher.start(unit, ["{python}", "-c", f"open('big', 'wb').truncate(2**33); {SLEEP}"], {}, {})
+    await watched.said(unit, "up")
+    started = asyncio.Event()
+
+    def hear(progress) -> None:
+        if progress.current:
+            started.set()
+
+    info = tarfile.TarInfo("endless")
+    info.size = 2**36
+    (tmp_path / "endless.tar").write_bytes(info.tobuf())
+    os.truncate(tmp_path / "endless.tar", 2**36 + 1024)  # takes no room on this disk
+    for carrying in (
+        launcher.fetch(unit, "big", tmp_path / "big.tar", 2**40, hear),
+        launcher.put(unit, tmp_path / "endless.tar", hear),
+    ):
+        started.clear()
+        task = asyncio.create_task(carrying)
+        async with asyncio.timeout(30):
+            await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert not (tmp_path / "big.tar").exists()
+    await launcher.stop(unit)
+    await place.clean()
+
+
+# --- halted -----------------------------------------------------------------------------------------------------------
+
+
+async def test_halted_it_ends_and_stays_and_is_no_news(place, watched, tmp_path):
+    launcher = watched.launcher
+    gentle = """
+import signal, sys, time
+def end(*_):
+    open("last", "w").write("words"); print("told to end", flush=True); sys.exit(3)
+signal.signal(signal.SIGTERM, end)
+"""
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    for code, ends in ((gentle, 3), (deaf, 137)):
+        unit = await watched.prepare(place.uuids[0], workspace=True)
+        await launcher.halt(unit, 5)  # it has not begun
+        await launcher.start(unit, ["{python}", "-c", code + SLEEP], {}, {})
+        await watched.said(unit, "up")
+        await launcher.halt(unit, 30 if ends == 3 else 0.2)
+        assert launcher.exit_code(unit) == ends
+        assert not launcher.failed_with_node(unit)
+        await launcher.halt(unit, 30)  # again: nothing to do
+        assert "up" in await watched.printed(unit)
+        if ends == 3:
+            await launcher.fetch(unit, "last", tmp_path / "last.tar", 2**20, print)
+            assert read_tar(tmp_path / "last.tar") == {"last": b"words"}
+        await launcher.stop(unit)
+        assert launcher.exit_code(unit) == ends
+        await launcher.halt(unit, 1)
+    assert watched.exits == []
+    await place.clean()
+
+
+async def test_a_job_that_ends_at_once_is_not_undone(watched):
+    unit = await watched.prepare(workspace=True)
+    await watched.run(unit, "print('so short'); raise SystemExit(5)")
+    assert (await watched.ended(unit))[0] == 5
+    assert "so short" in await watched.printed(unit)
+    await watched.launcher.stop(unit)
+
+
+async def test_a_folder_that_is_not_there(place, tmp_path):
+    gone = str(tmp_path / "gone")
+    async with place.opened(shared=(str(tmp_path),)) as watched:
+        with pytest.raises(LaunchError, match=f"the folder '{gone}' is not"):
+            await watched.prepare(place.uuids[0], folder=gone)
+    await place.clean()
+
+
+async def test_it_works_in_its_folder(place, tmp_path):
+    folder = tmp_path / "a folder, with: 'odd' name, ü"
+    folder.mkdir()
+    (folder / "data").write_text("d")
+    async with place.opened(shared=(str(tmp_path),)) as watched:
+        for wishes in ({}, {"workspace": True}):
+            unit = await watched.prepare(folder=str(folder), **wishes)
+            code = "import os, sys; print(os.getcwd(), sys.argv[1], open('data').read()); open('made', 'w').close(); "
+            code += "assert os.access(os.path.expanduser('~'), os.W_OK); "
+            await watched.launcher.start(unit, ["{python}", "-c", code + SLEEP, "{work}"], {}, {})
+            assert (await watched.said(unit, "up")).splitlines()[0] == f"{folder} {folder} d"
+            assert (folder / "made").stat().st_uid == os.getuid()
+            (folder / "made").unlink()
+            await watched.launcher.stop(unit)
+    await place.clean()
 
 
 # --- restart ----------------------------------------------------------------------------------------------------------

@@ -14,11 +14,12 @@ import time
 
 import psutil
 import pytest
+from cluster import host
 from cluster import image as kernel_images
 from helpers.registry import Registry
 from msgspec.structs import replace
 
-from jupyter_gpufit.errors import ClaimLost, ImageRefused, LaunchError, NodeUnreachable
+from jupyter_gpufit.errors import ClaimLost, ImageRefused, LaunchError, NodeUnfit, NodeUnreachable
 from jupyter_gpufit.inventory import Mount
 from jupyter_gpufit.launching import labels
 from jupyter_gpufit.launching.base import make_launcher
@@ -119,6 +120,62 @@ async def test_a_name_that_is_taken_leaves_its_holder_alone(containers):
         with pytest.raises(LaunchError, match="already in use"):
             await watched.prepare(name=unit.name)
         assert containers.left() == ["/" + unit.name]
+
+
+async def test_what_is_written_to_a_mounted_folder_is_ours(containers, tmp_path, monkeypatch):
+    """Whatever the image's user is. (Here we are somebody without a name in the image.)"""
+    for name in ("folder", "models"):
+        (tmp_path / name).mkdir()
+        os.chown(tmp_path / name, 1234, 5678)
+    for module in ("containers", "prepared"):
+        monkeypatch.setattr(f"jupyter_gpufit.launching.{module}.ours", lambda: "1234:5678")
+    image, folder = commit(containers.engine, "user", "USER jovyan"), str(tmp_path / "folder")
+    changes = {"image": image, "shared": (str(tmp_path),), "models": str(tmp_path / "models")}
+    async with containers.opened(**changes) as watched:
+        unit = await watched.prepare(folder=folder, workspace=True, write_models=True)
+        (tmp_path / "in.tar").write_bytes(packed("out.txt", b"out"))
+        await watched.launcher.put(unit, tmp_path / "in.tar", print)
+        await watched.launcher.put(unit, tmp_path / "in.tar", print, "{outputs}")
+        code = """
+import getpass, os, pathlib
+open("made", "w").close()
+open(os.environ["GPUFIT_MODELS"] + "/made", "w").close()
+pathlib.Path("/outputs/out.txt").write_text("changed")
+(pathlib.Path.home() / "made").touch()
+print(os.getuid(), os.getgid(), os.getcwd(), pathlib.Path.home(), getpass.getuser())
+"""
+        await watched.run(unit, code + SLEEP)
+        said = await watched.said(unit, "up")
+        assert said.splitlines()[0] == f"1234 5678 {folder} /gpufit/home gpufit"
+        for made in ("folder/made", "folder/out.txt", "models/made"):
+            assert ((tmp_path / made).stat().st_uid, (tmp_path / made).stat().st_gid) == (1234, 5678)
+        await watched.launcher.stop(unit)
+    assert not containers.left()
+
+
+def packed(name: str, content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        info = tarfile.TarInfo(name)
+        info.size = len(content)
+        tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+async def test_a_disk_that_is_full_while_files_are_put(containers, tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    host.run("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small))
+    try:
+        mount = Mount(source=str(small), target="/data", read_only=False)
+        async with containers.opened(mounts=(mount,)) as watched:
+            unit = await watched.prepare()
+            (tmp_path / "in.tar").write_bytes(packed("much", bytes(8 * 2**20)))
+            with pytest.raises(NodeUnfit, match="the disk of gpu01 is full"):
+                await watched.launcher.put(unit, tmp_path / "in.tar", print, "/data")
+            await watched.launcher.stop(unit)
+    finally:
+        host.run("umount", str(small))
 
 
 # --- images -----------------------------------------------------------------------------------------------------------
@@ -383,6 +440,25 @@ async def test_kill_9_of_dockerd_is_no_end_of_a_unit(containers, impatient, even
         await eventually(lambda: watched.launcher.exit_code(unit) is not None, "its end to be known")
         await watched.launcher.stop(unit)
         assert not containers.left()
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])  # of dockerd; of the machine, whose containers end a moment before
+async def test_what_ends_with_its_engine_is_told_from_what_ends_by_itself(containers, impatient, how):
+    async with containers.opened() as watched:
+        lost, killed = [await watched.prepare(workspace=True) for _ in range(2)]
+        for unit in (lost, killed):
+            await watched.run(unit, SLEEP)
+            await watched.said(unit, "up")
+        containers.engine.client().api.kill(killed.id)
+        await watched.ended(killed)
+        assert not watched.launcher.failed_with_node(killed)
+        await asyncio.to_thread(getattr(containers.engine, how))
+        await asyncio.to_thread(containers.engine.start)
+        _, sentence = await watched.ended(lost)
+        assert "while its engine did not answer" in sentence
+        assert watched.launcher.failed_with_node(lost)
+        for unit in (lost, killed):
+            await watched.launcher.stop(unit)
 
 
 async def test_an_engine_that_is_cut_off_delays_no_other(cluster, containers, impatient, eventually, kernel):

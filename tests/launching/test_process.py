@@ -49,7 +49,7 @@ async def main():
     launch = Launch(allocation="theirs", scheduler="s9", owner="bob", name="theirs-1", gpus={"GPU-0": 1})
     unit = await launcher.prepare(launch, lambda progress: None)
     await launcher.start(unit, ["{python}", "-c", sys.argv[1]], {"secret": b"x"}, {})
-    while "up" not in await launcher.logs(unit):
+    while "up" not in "".join(piece.text for piece in await launcher.logs(unit)):
         await asyncio.sleep(0.02)
     print(RUNNING[unit.id].pid, flush=True)
     await asyncio.sleep(1000)
@@ -104,7 +104,7 @@ async def test_the_supervisor_killed_is_an_end_like_others(processes):
         assert (code, "supervisor" in sentence) == (137, True)
         await processes.clean()
         await watched.launcher.stop(unit)
-        assert await watched.launcher.logs(unit) == ""
+        assert await watched.printed(unit) == ""
 
 
 async def test_a_supervisor_that_hangs_is_killed_at_stop(processes, monkeypatch):

@@ -33,7 +33,7 @@ async def main(outlive, code):
     unit = await launcher.prepare(launch, lambda progress: None)
     if code:
         await launcher.start(unit, ["{python}", "-c", code], {}, {})
-        while "up" not in await launcher.logs(unit):
+        while "up" not in "".join(piece.text for piece in await launcher.logs(unit)):
             await asyncio.sleep(0.02)
     print(json.dumps([RUNNING[unit.id].pid, encode(unit).decode()]), flush=True)
     await asyncio.sleep(1000)
@@ -58,10 +58,11 @@ TALKS = "import signal, time; print('up', flush=True)\nwhile True: time.sleep(0.
 class Left:
     """A server with one unit."""
 
-    def __init__(self, outlive: float, code: str) -> None:
+    def __init__(self, outlive: float, code: str, errors: int | None = None) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", SERVER, str(outlive), code],
             stdout=subprocess.PIPE,
+            stderr=errors,
             env={**os.environ, "TMPDIR": str(Path(os.environ["GPUFIT_CLAIMS_DIR"]).parent)},
         )
         assert self.process.stdout is not None
@@ -96,8 +97,8 @@ def left(processes) -> Iterator[type[Left]]:
     made: list[Left] = []
 
     class Made(Left):
-        def __init__(self, outlive: float = 600, code: str = TALKS) -> None:
-            super().__init__(outlive, code)
+        def __init__(self, outlive: float = 600, code: str = TALKS, errors: int | None = None) -> None:
+            super().__init__(outlive, code, errors)
             made.append(self)
 
     yield Made
@@ -117,10 +118,10 @@ async def test_the_next_server_goes_on_with_it(left, processes, eventually):
         assert next_one.held == {"a"}, "its GPU stays claimed meanwhile"
         await launcher.take_over(unit)
         assert launcher.exit_code(unit) is None
-        printed = len(await launcher.logs(unit))
+        printed = len(await next_one.printed(unit))
         assert printed, "what it printed before is there"
         for _ in range(200):
-            if len(await launcher.logs(unit)) > printed:
+            if len(await next_one.printed(unit)) > printed:
                 break
             await asyncio.sleep(0.05)
         else:
@@ -129,6 +130,23 @@ async def test_the_next_server_goes_on_with_it(left, processes, eventually):
         await launcher.stop(unit)
         assert launcher.exit_code(unit) == KILLED
         assert server.living == set()
+    await processes.clean()
+
+
+async def test_its_log_goes_on_where_the_server_before_had_read(left, processes, eventually):
+    server = left(code="import time\nfor n in range(10**6): print(n, 'up', flush=True); time.sleep(0.01)")
+    log = sorted(server.directory.glob("log.*"))[0]
+    await eventually(lambda: log.stat().st_size > 100, "some lines")
+    read = log.read_text()[: log.read_text().index("9 up") + 5]
+    server.kill()
+    async with processes.opened() as next_one:
+        await next_one.launcher.take_over(server.unit)
+        rest = await next_one.printed(server.unit, after=f"{len(read):020d}")
+        assert rest.startswith("10 up\n")
+        await next_one.launcher.halt(server.unit, 5)
+        assert next_one.launcher.exit_code(server.unit) == 128 + signal.SIGTERM
+        assert next_one.exits == []
+        await next_one.launcher.stop(server.unit)
     await processes.clean()
 
 
@@ -156,7 +174,7 @@ async def test_one_that_ended_while_nobody_watched(left, processes, eventually):
     async with processes.opened() as next_one:
         await next_one.launcher.take_over(server.unit)
         await eventually(lambda: next_one.launcher.exit_code(server.unit) == 7, "its exit code")
-        assert "last words" in await next_one.launcher.logs(server.unit)
+        assert "last words" in await next_one.printed(server.unit)
         await next_one.launcher.stop(server.unit)
     await processes.clean()
 
@@ -204,6 +222,19 @@ async def test_what_others_write_of_a_unit_leads_nowhere(left, processes, tmp_pa
     async with processes.opened() as next_one:
         await next_one.launcher.stop(server.unit)
         assert server.living == set()
+    await processes.clean()
+
+
+async def test_whoever_reads_what_the_server_says_is_told_of_its_end(left, processes):
+    """A shell's pipe: it must not stay open for as long as a job."""
+    server = left(errors=subprocess.PIPE)
+    server.kill()
+    with server.process.stderr as errors:
+        errors.read()
+    assert server.living == server.pids
+    async with processes.opened() as next_one:
+        await next_one.launcher.take_over(server.unit)
+        await next_one.launcher.stop(server.unit)
     await processes.clean()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import subprocess
 import tarfile
@@ -16,10 +17,18 @@ from jupyter_gpufit.errors import ClaimLost, ImageRefused, InvalidValue, LaunchE
 from jupyter_gpufit.inventory import Mount, NodeSpec
 from jupyter_gpufit.kernels.bootstrap import launch as bootstrap
 from jupyter_gpufit.launching import claims, containers, labels
-from jupyter_gpufit.launching.base import IMAGE_UNUSABLE, check_image, describe_end, make_launcher, refusal
+from jupyter_gpufit.launching.base import (
+    IMAGE_UNUSABLE,
+    Places,
+    check_image,
+    describe_end,
+    fill_in,
+    make_launcher,
+    refusal,
+)
 from jupyter_gpufit.launching.pulling import Layers
-from jupyter_gpufit.launching.states import Ended, Seen, Table, ended_meanwhile
-from jupyter_gpufit.launching.users import entry
+from jupyter_gpufit.launching.states import Ended, Seen, Table, ended_meanwhile, ended_unwatched, killed
+from jupyter_gpufit.launching.users import entry, owner_of
 from jupyter_gpufit.models import Claim, Launch, Progress, Unit
 
 GIB = 2**30
@@ -170,6 +179,70 @@ def test_a_container_without_gpus_sees_none_whatever_its_image_says():
     assert "Memory" not in body["HostConfig"]
 
 
+def test_a_unit_with_a_folder_is_ours_there():
+    wanted = spec(
+        workdir="/elsewhere",
+        models="/srv/models",
+        shared=("/home",),
+        mounts=(Mount(source="/a", target="/home/ann/p"), Mount(source="/b", target="/b")),
+    )
+    asked = launch(folder="/home/ann/p", workspace=True, write_models=True)
+    body = containers.create_body(wanted, asked, "img", "10.0.0.1", "/net/ann/p", "1234:100")
+    assert (body["User"], body["WorkingDir"]) == ("1234:100", "/home/ann/p")
+    assert {"HOME=/gpufit/home", "USER=gpufit", "LOGNAME=gpufit"} < set(body["Env"])
+    mounts = [(m["Source"], m["Target"], m["ReadOnly"]) for m in body["HostConfig"]["Mounts"]]
+    assert mounts == [
+        ("/b", "/b", True),
+        ("/srv/models", "/models", False),
+        ("/net/ann/p", "/home/ann/p", False),
+    ]
+    assert body["ExposedPorts"] == {}
+    assert containers.create_body(wanted, launch(folder="/home/ann/p"), "img", "h")["User"] == (
+        f"{os.getuid()}:{os.getgid()}"
+    )
+
+
+def test_a_unit_with_a_workspace():
+    body = containers.create_body(spec(workdir="/elsewhere"), launch(workspace=True), "img", "10.0.0.1")
+    assert body["WorkingDir"] == "/work"
+    assert "User" not in body
+    assert body["HostConfig"]["PortBindings"] == {}
+
+
+def test_a_store_that_may_not_be_written_is_not():
+    body = containers.create_body(spec(models="/m", models_write=False), launch(write_models=True), "img", "h")
+    assert body["HostConfig"]["Mounts"][0]["ReadOnly"] is True
+
+
+def test_which_folders_are_mounted(tmp_path):
+    home = tmp_path / "home"
+    (home / "mine").mkdir(parents=True)
+    (home / "out").symlink_to("/")
+    (home / "in").symlink_to(home / "mine")
+    node = spec(shared=(str(home),), models="/srv/models")
+    assert containers.check_folder(node, str(home / "mine")) == str(home / "mine")
+    assert containers.check_folder(node, str(home / "in")) == str(home / "mine")
+    for folder, why in (
+        (str(home / "out"), "'/', to which '.*/home/out' leads, is not shared with n1"),
+        (str(home / "../other"), "cannot be mounted"),
+        (str(tmp_path), "is not shared with n1; add it to `shared` in gpufit.toml"),
+        ("/proc/self", "cannot be mounted"),
+        ("/", "cannot be mounted"),
+        ("/models/x", "containers have something of their own there"),
+        ("/gpufit", "containers have something of their own there"),
+    ):
+        with pytest.raises(LaunchError, match=why):
+            containers.check_folder(node, folder)
+
+
+def test_directories_are_put_in_once():
+    places = Places("/g", "/folder/{outputs}", "/o")
+    assert fill_in("{gpufit}/x {work} {outputs} {lr} {", places) == "/g/x /folder/{outputs} /o {lr} {"
+    script = containers.run_script(["true", "{work}"], {"OUT": "{outputs}"}, "/a b").decode()
+    assert "exec true '/a b'" in script
+    assert "export OUT=/outputs" in script
+
+
 def test_a_restart_asks_for_its_ports():
     body = containers.create_body(spec(), launch(host_ports=(1, 2, 3, 4, 5)), "img", "10.0.0.1")
     assert [b[0]["HostPort"] for b in body["HostConfig"]["PortBindings"].values()] == ["1", "2", "3", "4", "5"]
@@ -241,6 +314,16 @@ def test_a_users_entry():
     assert entry(passwd, "jovyan") == (1000, 100)
     assert entry(passwd, "broken") is None
     assert entry(passwd, "ann") is None
+
+
+def test_what_an_image_says_of_its_users_is_read_in_part():
+    class Client:
+        def get_archive(self, container, path):
+            return iter(lambda: bytes(2**20), None), {}  # endless
+
+    for user in ("ann", "²", "9" * 5000):
+        assert owner_of(Client(), "c", user) is None
+    assert owner_of(Client(), "c", "1000:100") == (1000, 100)
 
 
 def test_images_are_those_the_inventory_allows():
@@ -379,6 +462,34 @@ def test_who_holds_what_follows_state_and_age():
     table.happened(seen("running", "c1"))
     table.happened(seen("paused", "c2"))
     assert [claim.allocation for claim in table.claims(9999.0)] == ["ac1", "ac2"]
+
+
+@pytest.mark.parametrize(
+    ("how", "blamed"),
+    [
+        ({"code": 137}, True),
+        ({"code": 143}, True),
+        ({"code": 255}, True),
+        ({"code": 137, "memory": True}, False),
+        ({"code": 0}, False),
+        ({"code": 1}, False),
+    ],
+)
+def test_what_was_killed_while_nobody_watched_was_its_nodes_doing(how, blamed):
+    assert ended_unwatched(seen("exited", **how)).with_node is blamed
+    table = Table()
+    (end,) = table.listed([ended_unwatched(seen("exited", **how))])
+    assert end.with_node is blamed
+
+
+def test_a_node_is_blamed_afterwards():
+    table = Table()
+    table.listed([seen("running")])
+    (end,) = table.happened(seen("exited", code=137, sentence="killed"))
+    assert killed(end)
+    assert not end.with_node
+    assert table.blame_node(end.unit).sentence.startswith("killed while its engine did not answer")
+    assert table.end_of(end.unit).with_node
 
 
 # --- pulling ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from jupyter_gpufit.errors import Forbidden, GpufitError, InvalidValue, NoFit, NotFound
-from jupyter_gpufit.models import Request
+from jupyter_gpufit.models import Job, Request
 from jupyter_gpufit.notebook import client as client_module
 from jupyter_gpufit.notebook.client import RestClient, connect
 from jupyter_gpufit.notebook.discovery import Server, find_server, kernel_id_of, running_servers, server_at
@@ -232,6 +232,47 @@ def test_the_session_is_found_by_the_kernels_id_and_kept(server: Server) -> None
     assert [body for method, _, _, body in Answers.asked if method == "POST"] == [{"session": "s2"}] * 2
     assert RestClient(server, "unknown").attach("a") is None
     assert RestClient(server).attach("a") is None
+
+
+def test_jobs_logs_and_files(server: Server) -> None:
+    Answers.script = {
+        API + "jobs": (202, {"allocations": [], "submission": "s"}),
+        API + "submissions/s": (202, {"allocations": [{"id": "a"}], "submission": None}),
+        API + "allocations/a/logs": (200, {"logs": "x\n", "mark": "m", "over": False}),
+        API + "allocations/a/usage": (200, {"sentence": ""}),
+        API + "allocations/a/files": (202, {"id": "t"}),
+        API + "transfers/t": (200, {"id": "t"}),
+    }
+    client = RestClient(server)
+    request = Request(memory="1GiB", folder="/home/ada", job=Job(run="fit.py", env={"KEY": "secret"}))
+    assert client.submit(request, {"lr": ["1", "2"]}) == [{"id": "a"}]
+    assert client.log("a", tail=5, after="", wait=60)["mark"] == "m"
+    assert client.logs("a") == "x\n"
+    assert client.usage("a") == {"sentence": ""}
+    client.transfer("a", "upload", "/home/ada", ("b", "c/"))
+    client.transferred("t", 3)
+    client.cancel_transfer("t")
+    asked = [(method, path.removeprefix(API), body) for method, path, _, body in Answers.asked]
+    job = {"run": "fit.py", "env": {"KEY": "secret"}}
+    body = {"request": {"memory": [2**30], "folder": "/home/ada", "job": job}, "sweep": {"lr": ["1", "2"]}}
+    assert asked == [
+        ("POST", "jobs", body),
+        ("GET", "submissions/s?wait=4.0", None),
+        ("GET", "allocations/a/logs?tail=5&after=&wait=4.0", None),
+        ("GET", "allocations/a/logs?tail=200", None),
+        ("GET", "allocations/a/usage", None),
+        ("POST", "allocations/a/files", {"do": "upload", "folder": "/home/ada", "paths": ["b", "c/"]}),
+        ("GET", "transfers/t?after=3&wait=1.0", None),
+        ("DELETE", "transfers/t", None),
+    ]
+
+
+def test_the_notebook_is_that_of_the_session(server: Server) -> None:
+    Answers.script["/base/api/sessions"] = (200, [{"id": "s", "kernel": {"id": "mine"}}])
+    Answers.script["/base/api/sessions/s"] = (200, {"id": "s", "path": "work/a.ipynb"})
+    assert RestClient(server, "mine").notebook() == "work/a.ipynb"
+    assert RestClient(server, "other").notebook() is None
+    assert RestClient(server).notebook() is None
 
 
 def test_what_a_panel_asks_again_and_again_is_no_activity(server: Server) -> None:

@@ -7,9 +7,10 @@ import re
 import pytest
 
 from jupyter_gpufit.errors import InvalidValue
-from jupyter_gpufit.models import Request
+from jupyter_gpufit.models import Job, Request
 from jupyter_gpufit.notebook.completion import complete
-from jupyter_gpufit.notebook.grammar import VERBS, help_of, parse_cell, parse_line, request_of
+from jupyter_gpufit.notebook.grammar import VERBS, help_of, parse_cell, parse_line
+from jupyter_gpufit.notebook.options import request_of, submission_of
 
 GIB = 2**30
 
@@ -24,7 +25,7 @@ GIB = 2**30
         ("request --memory 16GiB,8GiB", Request(gpus=2, memory=(16 * GIB, 8 * GIB))),
         ("explain 1 --memory=500MB --shared", Request(gpus=1, memory=500_000_000, shared=True)),
         (
-            "request 1 --name train --image 'a/b:1' --time 2h --wait 10m --node 'gpu*' --model '*A100*'"
+            "request 1 --name train --image 'a/b:1' --time 2h --wait 10m --node 'gpu*' --gpu-model '*A100*'"
             " --label room=b12 --label x=y=z",
             Request(
                 name="train",
@@ -32,13 +33,17 @@ GIB = 2**30
                 time=7200,
                 wait=600,
                 node="gpu*",
-                model="*A100*",
+                gpu_model="*A100*",
                 labels={"room": "b12", "x": "y=z"},
             ),
         ),
         ("request 3 --share-card", Request(gpus=3, share_card=True)),
         ("request --wait 10m --priority 5", Request(wait=600, priority=5)),
         ("request --wait 10m --priority -5", Request(wait=600, priority=-5)),
+        (
+            "request --model llama-7b --require-model --write-models",
+            Request(model="llama-7b", require_model=True, write_models=True),
+        ),
     ],
 )
 def test_a_request(line: str, request_: Request) -> None:
@@ -67,6 +72,8 @@ def test_a_request(line: str, request_: Request) -> None:
         ("request --priority high", "'high' is not a priority; write a whole number"),
         ("request --priority 101", "priority is 101; give a whole number from -100 to 100"),
         ("request 2 --name 3 GiB", "'GiB' is one word too many"),
+        ("request 2 --wait 0", "'0' is not a duration"),
+        ("train fit.py --wait 2 h", "2 h are two words; write 2h (no space), or '2 h'"),
         ("request 2 --time soon", "'soon' is not a duration; write it like"),
         ("request 2 3", "'3' is one word too many"),
         ("request 2 -n 3", "2 GPUs are asked, and 3 with --gpus"),
@@ -76,7 +83,23 @@ def test_a_request(line: str, request_: Request) -> None:
         ("request --label room", "'room' is not a label; write it like room=b12"),
         ("attach", "required: NAME"),
         ("detach train", "'train' is one word too many"),
-        ("logs --tail many", "'many'"),
+        ("logs --tail many", "'many' is not a number of times"),
+        ("request --require-model", "require_model (--require-model) needs a model; name it with --model"),
+        ("train", "required: WHAT"),
+        ("train fit.py --gpu 2", "there is no option --gpu; did you mean --gpus?"),
+        ("train fit.py --lr 1e-3", "there is no option --lr; what the script itself gets comes last, after --"),
+        ("train python fit.py", "there is a word too many: put a command, and a value with spaces, in quotes"),
+        ("train fit.py --retries -1", "'-1' is not a number of times"),
+        ("train fit.py --sweep lr", "'lr' is not a list of values; write it like lr=1e-3,1e-4"),
+        ("train fit.py --sweep lr=1,,2", "is not a list of values"),
+        ("train fit.py --sweep lr=1 --sweep lr=2", "--sweep lr is there twice; write all its values in one"),
+        ("train fit.py --launcher mpi", "launcher is 'mpi'; there is only 'torchrun'"),
+        ("train 'echo x' --launcher torchrun", "torchrun starts a Python script, and 'echo x' is none"),
+        ("train a.ipynb -- --lr 1", "a notebook takes no arguments, '--lr 1' was given; use --sweep, or --env"),
+        ("train ''", "run is ''; name a script, a notebook, or a command in quotes"),
+        ("train fit.py --env MISSING_HERE", "there is no variable MISSING_HERE here; set it, or write MISSING_HERE="),
+        ("upload", "required: PATH"),
+        ("upload a --from x", "there is no option --from"),
     ],
 )
 def test_mistakes_are_named_with_what_to_do(line: str, said: str) -> None:
@@ -84,9 +107,86 @@ def test_mistakes_are_named_with_what_to_do(line: str, said: str) -> None:
         verb, options = parse_line(line)
         if verb in ("request", "explain"):
             request_of(options)
+        elif verb == "train":
+            submission_of(options, "/home/ada", {})
 
     with pytest.raises(InvalidValue, match=re.escape(said)):
         meant()
+
+
+@pytest.mark.parametrize(
+    ("line", "request_", "sweep"),
+    [
+        ("train fit.py", Request(job=Job(run="fit.py")), {}),
+        (
+            "train fit.py -n 2 -m 8GiB --name big --time 6h --wait 1d --image a/b --retries 3 --launcher torchrun"
+            " --model llama --require-model --node 'gpu*' -- --lr 1e-3 --name x --help",
+            Request(
+                gpus=2,
+                memory=8 * GIB,
+                name="big",
+                time=21600,
+                wait=86400,
+                image="a/b",
+                model="llama",
+                require_model=True,
+                node="gpu*",
+                job=Job(run="fit.py", args=("--lr", "1e-3", "--name", "x", "--help"), retries=3, launcher="torchrun"),
+            ),
+            {},
+        ),
+        ("train fit.py --wait 0", Request(wait=0, job=Job(run="fit.py")), {}),
+        (
+            "train fit.py --wait 0s -- 'two words' ''",
+            Request(wait=0, job=Job(run="fit.py", args=("two words", ""))),
+            {},
+        ),
+        (
+            "train 'python x.py --a 1' --gpus 1 --env A=b=c --env WANDB_KEY --env EMPTY=",
+            Request(job=Job(run="python x.py --a 1", env={"A": "b=c", "WANDB_KEY": "from here", "EMPTY": ""})),
+            {},
+        ),
+        (
+            "train n.ipynb --sweep lr=1e-3,1e-4 --sweep depth=2,4",
+            Request(job=Job(run="n.ipynb")),
+            {"lr": ["1e-3", "1e-4"], "depth": ["2", "4"]},
+        ),
+    ],
+)
+def test_a_job(line: str, request_: Request, sweep: dict[str, list[str]]) -> None:
+    import msgspec
+
+    _, options = parse_line(line)
+    found, points = submission_of(options, "/home/ada", {"WANDB_KEY": "from here"}, "a.ipynb")
+    assert found == msgspec.structs.replace(request_, folder="/home/ada", notebook="a.ipynb")
+    assert points == sweep
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train fit.py --env KEY=hunter2 --retries much",
+        "train fit.py --env hunter2-is=it",
+        "train fit.py --env KEY=the hunter2",
+        "train fit.py --env KEY='hunter2",
+        "train fit.py --env KEY=1 KEY2=hunter2",
+        "train fit.py --env=KEY=hunter2 --what",
+        "train a.ipynb --env KEY=hunter2 -- x",
+        "train fit.py --env KEY=hunter2 --gpus 0",
+    ],
+)
+def test_the_value_of_a_variable_is_never_repeated(line: str) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        submission_of(parse_line(line)[1], "/", {})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_following_and_files() -> None:
+    assert parse_line("logs -f")[1].follow
+    assert (parse_line("logs train --follow --tail 5")[1].name, parse_line("logs")[1].follow) == ("train", False)
+    assert parse_line("train x.py -f")[1].follow
+    up, down = parse_line("upload a data/ --to train")[1], parse_line("download out.csv")[1]
+    assert (up.paths, up.allocation, down.paths, down.allocation) == (["a", "data/"], "train", ["out.csv"], None)
 
 
 def test_a_cell() -> None:
@@ -104,6 +204,7 @@ def test_a_cell() -> None:
         ("train -n 2", "name an allocation, or ask for GPUs"),
         ("--shared", "--shared is of a new allocation"),
         ("--priority 3", "--priority is of a new allocation"),
+        ("--model llama", "--model is of a new allocation"),
         ("--push a.b", "'a.b' is not the name of a variable"),
     ],
 )
@@ -117,11 +218,11 @@ def test_mistakes_in_a_cell(line: str, said: str) -> None:
     [
         ("%gpufit re", ["release", "request"]),
         ("%gpufit ", sorted(VERBS)),
-        ("%gpufit request 2 --m", ["--memory", "--model"]),
+        ("%gpufit request 2 --me", ["--memory"]),
         ("%gpufit request --memory 1G --mem", []),
         ("%gpufit request --node g", ["gpu01", "gpu02"]),
         ("%gpufit request --node=g", ["--node=gpu01", "--node=gpu02"]),
-        ("%gpufit request --model ", ["'NVIDIA A100'"]),
+        ("%gpufit request --gpu-model ", ["'NVIDIA A100'"]),
         ("%gpufit request --label ", ["room=b12"]),
         ("%gpufit request --memory g", []),
         ("%gpufit request --memory ", ["8GiB", "16GiB", "24GiB", "40GiB", "80GiB"]),
@@ -134,6 +235,15 @@ def test_mistakes_in_a_cell(line: str, said: str) -> None:
         ("%gpufit nodes ", ["--help"]),
         ("%gpufit wrong ", []),
         ("%%gpufit t", ["test", "train"]),
+        ("%gpufit t", ["train"]),
+        ("%gpufit request --model l", ["llama-7b"]),
+        ("%gpufit train fit.py --sw", ["--sweep"]),
+        ("%gpufit train f", []),
+        ("%gpufit train fit.py --launcher ", ["torchrun"]),
+        ("%gpufit upload a --to t", ["test", "train"]),
+        ("%gpufit download ", ["--from", "--help"]),
+        ("%gpufit usage t", ["test", "train"]),
+        ("%gpufit logs -", ["--follow", "--help", "--tail"]),
         ("%%gpufit train --pu", ["--pull", "--push"]),
         ("%%gpufit --push ", []),
         ("%gpufit", []),
@@ -143,8 +253,9 @@ def test_completion(before: str, found: list[str]) -> None:
     known = {
         "name": lambda: ["train", "test", "eval"],
         "node": lambda: ["gpu01", "gpu02", "mig"],
-        "model": lambda: ["NVIDIA A100"],
+        "gpu_model": lambda: ["NVIDIA A100"],
         "label": lambda: ["room=b12"],
+        "model": lambda: ["llama-7b", "bert"],
     }
     assert complete(before, known) == found
 

@@ -215,6 +215,14 @@ def test_logs(kernel: LocalKernel) -> None:
     assert "logs of id-" in kernel.run("%gpufit logs talker").text()
 
 
+def test_without_a_name_it_is_about_what_ended_last(kernel: LocalKernel) -> None:
+    for name in ("older", "newer"):
+        kernel.run(f"%gpufit request 1 --name {name} --no-attach")
+    kernel.run("%gpufit release newer")
+    kernel.run("%gpufit release older")
+    assert "'older' has ended" in kernel.run("%gpufit logs -f").text()
+
+
 def test_explain(kernel: LocalKernel) -> None:
     page = kernel.run("%gpufit explain 2").of("display_data")[0]["data"]["text/plain"]
     assert re.search(r"n1 +✓ +chosen", page)
@@ -256,7 +264,7 @@ def test_help_and_completion(kernel: LocalKernel) -> None:
         ("%gpufit release ", ["train", "--all", "--help"]),
         ("%gpufit release tr", ["train"]),
         ("%gpufit request 2 --mem", ["--memory"]),
-        ("%gpufit request 2 --m", ["--memory", "--model"]),
+        ("%gpufit request 2 --me", ["--memory"]),
         ("df = %gpufit n", ["nodes"]),
         ("%%gpufit tr", ["train"]),
         ("x = 1\n%gpufit lo", ["logs"]),
@@ -279,6 +287,140 @@ def test_tab_does_not_wait_for_a_server_that_does_not_answer(kernel: LocalKernel
         assert "--all" in reply["matches"]
     finally:
         kernel.run("gate.set(); del held.allocations", silent=True)
+
+
+# --- jobs and files
+
+
+def test_a_job_is_one_line_and_returns_at_once(kernel: LocalKernel) -> None:
+    outcome = kernel.run("token = 's3cret'\n%gpufit train fit.py -n 1 -m 8GiB --name fit --env KEY={token} -- --lr 1")
+    assert outcome.ok, outcome
+    assert outcome.text() == "'fit' starts on n1. Follow it: %gpufit logs -f fit\n"
+    request = ask(
+        kernel, "(lambda r: (r.folder == __import__('os').getcwd(), r.notebook, r.job.args))(held.submitted[-1][0])"
+    )
+    assert request == "(True, 'work/fit.ipynb', ('--lr', '1'))"
+    assert ask(kernel, "held.submitted[-1][0].job.env") == "{'KEY': 's3cret'}"
+    page = kernel.run("%gpufit").of("display_data")[0]["data"]["text/plain"]
+    assert "runs fit.py --lr 1" in page
+    assert "s3cret" not in page + str(kernel.run("%gpufit allocations").messages)
+
+
+def test_a_sweep_is_a_line_for_each(kernel: LocalKernel) -> None:
+    outcome = kernel.run("%gpufit train fit.py --name s --sweep lr=1e-3,1e-4")
+    assert outcome.text().splitlines() == [
+        "'s-1' (lr=1e-3) starts on n1. Follow it: %gpufit logs -f s-1",
+        "'s-2' (lr=1e-4) waits for GPUs, number 1 of 1 in the queue. Follow it: %gpufit logs -f s-2",
+    ]
+
+
+def test_jobs_of_a_scheduler_of_ones_own_end_with_it(kernel: LocalKernel) -> None:
+    kernel.run("held.lasting = False", silent=True)
+    try:
+        outcome = kernel.run("%gpufit train fit.py")
+        assert outcome.text().endswith("has jupyter_gpufit, jobs end with this kernel.\n")
+    finally:
+        kernel.run("held.lasting = True", silent=True)
+
+
+def test_a_job_that_is_followed_tells_all_it_prints_and_its_end(kernel: LocalKernel) -> None:
+    outcome = kernel.run("%gpufit train fit.py --name fit --follow")
+    assert outcome.ok, outcome
+    said = outcome.text()
+    assert "epoch 1\nepoch 2\n'fit' finished after 2 s. Its outputs are in /home/ada/outputs/x\n" in said
+    kernel.run("held.code = 3", silent=True)
+    try:
+        kernel.run("%gpufit train fit.py --name fit3")
+        outcome = kernel.run("%gpufit logs -f fit3")
+        assert outcome.text().startswith("epoch 1\nepoch 2\n'fit3' failed with exit code 3. Its outputs")
+        page = kernel.run("from jupyter_gpufit.notebook.show import *\nfit3 = held.get('fit3')", silent=True)
+        assert page.ok
+        assert ask(kernel, "'ended (failed, exit code 3)' in str(allocation_table([fit3]))") == "True"
+        # Over, and still there to be read; also without its name, as the one that ended last.
+        assert "logs of id-" in kernel.run("%gpufit logs").text()
+    finally:
+        kernel.run("held.code = 0", silent=True)
+
+
+def test_ctrl_c_ends_the_following_and_not_the_job(kernel: LocalKernel) -> None:
+    kernel.run("held.code = -1", silent=True)  # it does not end
+    try:
+        kernel.run("%gpufit train fit.py --name fit")
+        request = kernel.send("%gpufit logs -f")
+        kernel.finish(request, until=lambda outcome: "epoch 2" in outcome.text())
+        kernel.manager.interrupt_kernel()
+        outcome = kernel.finish(request)
+        assert outcome.reply["ename"] == "Interrupted", outcome
+        assert "'fit' goes on, and is no longer followed. Again: %gpufit logs -f fit" in str(outcome.messages)
+        assert "jupyter_gpufit/" not in str(outcome.messages)
+        assert ask(kernel, "held.get('fit')['state']") == "'running'"
+    finally:
+        kernel.run("held.code = 0", silent=True)
+
+
+def test_nothing_attaches_to_a_job(kernel: LocalKernel) -> None:
+    kernel.run("token = 1\n%gpufit train fit.py --name fit")
+    assert "'fit' is a job, and no cells can run there" in refused(kernel.run("%gpufit attach fit"))
+    assert "'fit' is a job, and no cells can run there" in refused(kernel.run("%%gpufit fit\n1"))
+    assert "you hold no GPUs" in refused(kernel.run("%%gpufit --push token\n1"))
+    said = refused(kernel.run("%gpufit request 1 --name fit"))
+    assert "'fit' is a job of yours, which no notebook can be attached to; use another name" in said
+    assert "nothing to do" not in kernel.run("%gpufit request 1").text()
+
+
+def test_what_a_job_asks_for_may_not_fit(kernel: LocalKernel) -> None:
+    outcome = kernel.run("%gpufit train fit.py -n 9")
+    assert "No node has that now." in refused(outcome)
+    assert outcome.of("display_data")
+    assert "the name 'fit' is taken" in refused(
+        kernel.run("%gpufit train fit.py --name fit") and kernel.run("%gpufit train fit.py --name fit")
+    )
+
+
+def test_files_are_copied_with_one_display(kernel: LocalKernel) -> None:
+    kernel.run("%gpufit request 1 --name side --no-attach")
+    for line, said in (("upload a b/", "Uploading to 'side'"), ("download c --from side", "Downloading from 'side'")):
+        outcome = kernel.run(f"%gpufit {line}")
+        assert outcome.ok, outcome
+        texts = [content["data"]["text/plain"] for _, content in outcome.messages if "data" in content]
+        assert f"{said[0].lower()}{said[1:]}: 1 GiB of 4 GiB" in texts
+        assert texts[-1] == f"{said} is done."
+        assert len(outcome.of("display_data")) == 1
+    assert ask(kernel, "held.calls[-2:]") == "['upload a b/', 'download c']"
+    assert "node 'n1' has no room for it" in refused(kernel.run("%gpufit upload broken"))
+    kernel.run("%gpufit request 1 --name other --no-attach")
+    assert "you hold side, other; say which one, with --to" in refused(kernel.run("%gpufit upload a"))
+    kernel.run("%gpufit release other")
+    assert "'../x' leads out of" in refused(kernel.run("%gpufit upload ../x"))
+    kernel.run("held._slow = True", silent=True)
+    try:
+        request = kernel.send("%gpufit upload large")
+        kernel.finish(request, until=lambda outcome: "2 GiB of 4" in str(outcome.messages))
+        kernel.manager.interrupt_kernel()
+        outcome = kernel.finish(request)
+        assert "Cancelled uploading to 'side'; what was copied by then is there." in str(outcome.messages)
+        assert ask(kernel, "held.calls[-1]") == "'cancel_transfer'"
+    finally:
+        kernel.run("held._slow = False", silent=True)
+
+
+def test_models_and_usage_are_tables(kernel: LocalKernel) -> None:
+    kernel.run("%gpufit request 1 --memory 24GiB --name side --no-attach")
+    models = kernel.run("df = %gpufit models\ndf")
+    assert "13 GiB" in models.value()
+    outcome = kernel.run("df = %gpufit usage\nlen(df)")
+    assert outcome.value() == "1"
+    (picture,) = outcome.of("display_data")
+    assert "asked 24 GiB on 1 GPU, peak 9 GiB" in picture["data"]["text/plain"]
+    assert "asked 24 GiB on 1 GPU, peak 9 GiB" in picture["data"]["text/html"]
+
+
+def test_a_release_says_what_would_have_been_enough(kernel: LocalKernel) -> None:
+    kernel.run("%gpufit request 1 --memory 24GiB --name large --no-attach")
+    said = kernel.run("%gpufit release large").text()
+    assert said == "Asked 24 GiB on 1 GPU, peak 9 GiB, busy 43 % of the time; --memory 10GiB would have been enough.\n"
+    kernel.run("%gpufit request 1 --memory 8GiB --name small --no-attach")
+    assert kernel.run("%gpufit release small").text() == ""
 
 
 # --- one cell

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from jupyter_gpufit.models import Gpu, Node
+from typing import Any
+
+import pytest
+
+from jupyter_gpufit.models import Gpu, Node, Request, StoredModel
+from jupyter_gpufit.notebook.jobs import sent
+from jupyter_gpufit.notebook.obtain import is_what_is_asked
 from jupyter_gpufit.notebook.progress import fraction, sentence, standing
 from jupyter_gpufit.notebook.show import (
     Page,
@@ -10,8 +16,11 @@ from jupyter_gpufit.notebook.show import (
     describe,
     explanation,
     gpu_table,
+    model_table,
     node_table,
     text_table,
+    usage_table,
+    used,
 )
 
 GIB = 2**30
@@ -41,6 +50,34 @@ def test_an_allocation_in_a_few_words() -> None:
     assert describe(allocation | {"memory": [16 * GIB, 8 * GIB]}) == "'train': 2 GPUs with 16 GiB, 8 GiB on n1"
     assert describe(allocation | {"gpus": ["a"], "memory": [0]}) == "'train': 1 GPU on n1"
     assert describe(allocation | {"gpus": [], "memory": [], "node": None}) == "'train'"
+
+
+def test_a_job_that_was_just_asked_for() -> None:
+    one = {"name": "s-2", "state": "pending", "job": {"sweep": {"lr": "2"}}}
+    assert sent(one, "%gpufit") == "'s-2' (lr=2) waits for GPUs. Follow it: %gpufit logs -f s-2"
+    place = sent(one | {"queue": {"position": 2, "of": 3}}, "%gpufit")
+    assert place.startswith("'s-2' (lr=2) waits for GPUs, number 2 of 3 in the queue.")
+    assert sent(one | {"node": "n1", "state": "starting"}, "%gpufit").startswith("'s-2' (lr=2) starts on n1.")
+
+
+@pytest.mark.parametrize(
+    ("held", "wishes", "same"),
+    [
+        ({}, {}, True),
+        ({}, {"model": "llama"}, True),  # a wish, which any node may grant
+        ({}, {"model": "llama", "require_model": True}, False),
+        ({"model": "llama"}, {"model": "llama", "require_model": True}, False),
+        ({"model": "llama", "require_model": True}, {"model": "llama", "require_model": True}, True),
+        ({"model": "llama", "require_model": True}, {"model": "gemma", "require_model": True}, False),
+        ({}, {"write_models": True}, False),
+        ({"write_models": True}, {"write_models": True}, True),
+        ({}, {"gpus": 2}, False),
+    ],
+)
+def test_what_is_held_already(held: dict[str, Any], wishes: dict[str, Any], same: bool) -> None:
+    one = {"name": "a", "state": "running", "job": None, "memory": [GIB], "request": held}
+    assert is_what_is_asked(one, Request(memory=GIB, **wishes)) is same
+    assert not is_what_is_asked(one | {"job": {"run": "fit.py"}}, Request(memory=GIB, **wishes))
 
 
 def test_allocations() -> None:
@@ -160,3 +197,31 @@ def test_one_that_waits_says_where_it_stands() -> None:
     one = waiting | {"id": "i", "gpus": [], "memory": [], "message": queue["missing"], "queue": queue}
     _, [row] = allocation_table([one], now=1000.0)
     assert (row[1], row[-1]) == ("pending (2 of 3 waiting)", standing(queue, 1000.0))
+
+
+def test_jobs_tell_what_they_run_without_being_wide() -> None:
+    job = {"run": "fit.py", "args": ["--epochs", "9"], "sweep": {"lr": "1e-3"}, "env": ["KEY"]}
+    one = {"id": "i", "name": "fit", "state": "running", "reason": None, "node": "n1", "gpus": ["a"], "memory": [GIB]}
+    one |= {"expires": None, "message": "", "job": job, "attempt": 1}
+    failed = one | {"state": "ended", "reason": "failed", "exit_code": 3, "attempt": 2}
+    failed["message"] = "failed after 2 s; its last lines were:\nlast"
+    long = one | {"job": job | {"run": "python -m " + "x" * 3000}}
+    notes = [(row[1], row[-1]) for row in allocation_table([one, failed, long], now=0.0)[1]]
+    assert notes[0] == ("running", "runs fit.py lr=1e-3 --epochs 9")
+    assert notes[1] == ("ended (failed, exit code 3)", "runs fit.py lr=1e-3 --epochs 9, attempt 2; failed after 2 s")
+    assert notes[2][1].endswith("x…")
+    assert len(notes[2][1]) < 60
+
+
+def test_models_and_what_was_used() -> None:
+    models = (StoredModel(name="llama", size=GIB, modified=0.0), StoredModel(name="odd", modified=1e300))
+    nodes = [Node(name="n1", models=models), Node(name="n2"), Node(name="n3", models=())]
+    _, rows = model_table(nodes)
+    assert rows == [["n1", "llama", "1 GiB", "1970-01-01 00:00:00 UTC"], ["n1", "odd", "?", ""]]
+    gpu = {"uuid": "GPU-1", "asked": 24 * GIB, "peak": None, "busy": 43.2}
+    assert usage_table({"usage": None})[1] == []
+    assert usage_table({"usage": {"gpus": [gpu]}})[1] == [["GPU-1", "24 GiB", "?", "43 %"]]
+    assert used({"usage": None}) == used({}) == ""
+    usage = {"gpus": [gpu | {"peak": 9 * GIB}], "seconds": 90.0, "samples": 9, "suggested": 10 * GIB}
+    assert used({"usage": usage}).endswith("--memory 10GiB would have been enough.")
+    assert used({"usage": usage | {"suggested": None}}) == ""

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from standins.nvml import GIB, StandinGpu
 
 from jupyter_gpufit.errors import InvalidValue
-from jupyter_gpufit.models import Gpu, Report, decode
+from jupyter_gpufit.models import Gpu, Report, StoredModel, decode
 from jupyter_gpufit.reporting.access import allowed, read_token, resolve
 from jupyter_gpufit.reporting.agent import Agent, run
 from jupyter_gpufit.reporting.sampler import Sampler
@@ -162,6 +162,18 @@ async def test_metrics() -> None:
     assert value("gpufit_gpu_mig_info", part, parent=parent.uuid, profile="1g.5gb") == 1
     (ok,) = families["gpufit_report_ok"].samples
     assert ok.value == 1
+
+
+async def test_metrics_of_the_models() -> None:
+    odd = 'a "b" \\ c'
+    models = (StoredModel(name="llama-7b", size=13 * GIB), StoredModel(name=odd, size=1), StoredModel(name="uncounted"))
+    source = Scripted(lambda: asyncio.sleep(0, Report(models=models)))
+    async with client(source) as http:
+        assert (await sampled(http)).models == models
+        async with http.get("/metrics") as answer:
+            text = await answer.text()
+    (family,) = [one for one in text_string_to_metric_families(text) if one.name == "gpufit_model_size_bytes"]
+    assert {sample.labels["name"]: sample.value for sample in family.samples} == {"llama-7b": 13 * GIB, odd: 1}
 
 
 async def test_metrics_of_a_report_that_cannot_be_relied_on() -> None:

@@ -129,6 +129,32 @@ async def test_simulated_under_a_name(start: Start) -> None:
     assert (found.host, [gpu.model for gpu in found.gpus]) == ("n7", ["NVIDIA L4"] * 3)
 
 
+async def test_it_reports_the_models(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "llama-7b").mkdir()
+    (tmp_path / "llama-7b" / "weights").write_bytes(b"x" * 100)
+    (tmp_path / ".cache").mkdir()
+    period = ["--monitor-period", "100ms"]
+    process, url = await start("--simulated", "1xT4-16GB", "--models", str(tmp_path), *period)
+    _, without = await start("--simulated", "1xT4-16GB", *period)
+    for _ in range(int(PATIENCE / 0.05)):
+        models = (await report(url)).models
+        if models and models[0].size is not None:
+            break
+        await asyncio.sleep(0.05)
+    assert [(model.name, model.size) for model in models or ()] == [("llama-7b", 100)]
+    assert (await report(without)).models is None
+    process.terminate()
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
+
+
+@pytest.mark.parametrize(("models", "says"), [("", "is empty"), ("~nobody-of-that-name/x", "no such user")])
+def test_a_model_store_that_cannot_be_meant(capsys: pytest.CaptureFixture[str], models: str, says: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--models", models])
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

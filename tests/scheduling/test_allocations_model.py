@@ -14,18 +14,19 @@ from helpers.fuzzing import effort
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from jupyter_gpufit.models import Allocation, EndReason, Placement, Queued, Request, State, Unit
+from jupyter_gpufit.models import Allocation, EndReason, Job, Placement, Queued, Request, State, Unit
 from jupyter_gpufit.scheduling import events as ev
 from jupyter_gpufit.scheduling.allocations import Entry, Ledger, Limits
 from jupyter_gpufit.scheduling.events import Event, Failure, Instruction, Work
 
 NODES = {"a": 2, "b": 3}
-LIMITS = Limits(attempts=3, lost_after=200, retry_most=8, warn_before=(60, 20))
+LIMITS = Limits(attempts=3, lost_after=200, retry_most=8, warn_before=(60, 20), requeue_wait=300)
 WORK = {
     ev.Place: Work.PLACE,
     ev.Prepare: Work.PREPARE,
     ev.StartKernel: Work.START_KERNEL,
     ev.StartUnit: Work.START_UNIT,
+    ev.RunJob: Work.START_UNIT,
     ev.StopKernel: Work.STOP_KERNEL,
     ev.StopUnit: Work.STOP_UNIT,
     ev.TakeBack: Work.TAKE_BACK,
@@ -43,6 +44,8 @@ class Box:
     running: bool = False
     debris: bool = False
     """Left on a node that did not answer when it was made; never started."""
+    left: bool = False
+    """Of a job that has gone to another node."""
 
 
 class World(RuleBasedStateMachine):
@@ -98,6 +101,9 @@ class World(RuleBasedStateMachine):
                 self.cancelled.add((what.id, what.work))
             elif isinstance(what, ev.Publish):
                 self.published[what.node] = self.ledger.claims(what.node)
+            elif isinstance(what, ev.Clean):
+                for box in self.boxes.values():
+                    box.left |= (box.unit.allocation, box.unit.node) == (what.id, what.node)
             elif isinstance(what, ev.Save):
                 self.saved[what.id] = msgspec.json.encode(self.ledger.entries[what.id])
             elif isinstance(what, ev.Wake):
@@ -109,7 +115,8 @@ class World(RuleBasedStateMachine):
         now, before = entry.allocation, self.told.get(entry.id)
         if before is not None:
             assert before.version < now.version
-            assert ORDER.index(before.state) <= ORDER.index(now.state), "states come in one order"
+            moved = now.request.job is not None and now.state is State.PENDING and before.node is not None
+            assert moved or ORDER.index(before.state) <= ORDER.index(now.state), "states come in one order"
             if before.state is State.RUNNING and now.state is State.RUNNING:
                 assert (before.node, before.gpus) == (now.node, now.gpus)
                 assert (before.expires is None) == (now.expires is None)
@@ -143,11 +150,23 @@ class World(RuleBasedStateMachine):
         wait=st.sampled_from([None, 60]),
         time=st.sampled_from([None, 100]),
         priority=st.sampled_from([0, 0, 1]),
+        retries=st.sampled_from([None, None, 0, 2]),
     )
-    def request(self, gpus: int, shared: bool, hosted: bool, wait: int | None, time: int | None, priority: int) -> None:
+    def request(
+        self,
+        gpus: int,
+        shared: bool,
+        hosted: bool,
+        wait: int | None,
+        time: int | None,
+        priority: int,
+        retries: int | None,
+    ) -> None:
         self.count += 1
-        request = Request(gpus=gpus, memory=8, shared=shared, wait=wait, time=time, priority=priority)
-        kernel = None if hosted else f"foreign-{self.count}"
+        job = None if retries is None else Job(run="train.py", retries=retries, turn=self.count % 3)
+        wait = 0 if wait is None and job is not None else wait
+        request = Request(gpus=gpus, memory=8, shared=shared, wait=wait, time=time, priority=priority, job=job)
+        kernel = None if hosted or job is not None else f"foreign-{self.count}"
         self.send(ev.Requested(id=f"x{self.count}", name="n", owner="me", request=request, kernel_id=kernel))
 
     @precondition(lambda self: len(self.ledger.entries) > 1)
@@ -173,7 +192,7 @@ class World(RuleBasedStateMachine):
     @rule(data=st.data())
     def kernel_answers(self, data: st.DataObject) -> None:
         id = self.pick(data)
-        if self.ledger.entries[id].launched:
+        if self.ledger.entries[id].launched and self.ledger.entries[id].job is None:
             self.remembered.add(id)  # the provisioner does so just before
             self.send(ev.KernelReady(id=id, kernel_id="k"))
 
@@ -194,11 +213,12 @@ class World(RuleBasedStateMachine):
         self.send(event(id=self.pick(data), **({"until": self.now + 60} if event is ev.Idled else {})))
 
     @precondition(lambda self: any(box.running for box in self.boxes.values()))
-    @rule(data=st.data())
-    def unit_dies(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), code=st.sampled_from([0, 1, 1]), with_node=st.booleans())
+    def unit_dies(self, data: st.DataObject, code: int, with_node: bool) -> None:
         box = data.draw(st.sampled_from([box for box in self.boxes.values() if box.running]))
         box.running = False
-        self.send(ev.UnitExited(id=box.unit.allocation, unit=box.unit.id, message="it died"))
+        id, unit = box.unit.allocation, box.unit.id
+        self.send(ev.UnitExited(id=id, unit=unit, message="it died", code=code, with_node=with_node))
 
     @precondition(lambda self: self.live())
     @rule(seconds=st.sampled_from([0.5, 5, 40, 130, 400]))
@@ -209,7 +229,7 @@ class World(RuleBasedStateMachine):
             self.send(ev.Woken(id=alarm[1]))
         for entry in self.live():
             assert min(entry.deadlines.values(), default=self.now + 1) > self.now, "slept through it"
-            if entry.state is State.RUNNING and entry.allocation.expires is not None:
+            if entry.state is State.RUNNING and entry.allocation.expires is not None and not entry.moving:
                 assert entry.allocation.expires > self.now
 
     @precondition(lambda self: self.live())
@@ -302,7 +322,8 @@ class World(RuleBasedStateMachine):
     def come_back(self, id: str, work: Work, choose) -> None:
         what = self.under_way[id, work]
         ways = ["good", "bad"] + (["cancelled"] * 3 if (id, work) in self.cancelled else [])
-        silent = isinstance(what, ev.Prepare | ev.StartUnit | ev.StopUnit) and self.node_of(what) in self.silent
+        on_a_node = isinstance(what, ev.Prepare | ev.StartUnit | ev.RunJob | ev.StopUnit)
+        silent = on_a_node and self.node_of(what) in self.silent
         if silent:
             ways.remove("good")
         way = choose(ways)
@@ -330,14 +351,17 @@ class World(RuleBasedStateMachine):
                 if failure not in (Failure.CLAIM_LOST, Failure.ERROR, Failure.UNFIT) and choose([True, False]):
                     self.make(what).debris = failure is Failure.UNREACHABLE  # it is there, and nobody knows
                 self.back(id, work, ev.PrepareFailed, failure=failure, message="no unit")
-        elif isinstance(what, ev.StartUnit):
+        elif isinstance(what, ev.StartUnit | ev.RunJob):
             box = self.boxes.get(what.unit.id)
             assert box is not None, "a unit is started that was removed"
             if way == "good":
                 box.running = True
                 self.back(id, work, ev.UnitStarted, ports=(1, 2, 3, 4, 5))
             else:
-                self.back(id, work, ev.UnitStartFailed, failure=choose(failures), message="no start", logs="lines\n")
+                failure = choose(failures)
+                if failure is Failure.UNREACHABLE and choose([True, False]):
+                    box.running = True  # it was told to, and nobody heard of it
+                self.back(id, work, ev.UnitStartFailed, failure=failure, message="no start", logs="lines\n")
         elif isinstance(what, ev.StartKernel):
             if way == "good" and id in self.ledger.entries and self.ledger.entries[id].launched:
                 self.remembered.add(id)
@@ -354,13 +378,14 @@ class World(RuleBasedStateMachine):
         elif isinstance(what, ev.StopUnit):
             if way == "good":
                 self.remove(what)
-                self.back(id, work, ev.UnitGone, logs="")
+                self.back(id, work, ev.UnitGone, logs="", outputs=choose([None, "/outputs"]))
             else:
                 failure = choose([Failure.UNREACHABLE, Failure.ERROR])
+                failure = Failure.CANCELLED if way == "cancelled" else failure
                 self.back(id, work, ev.StopFailed, failure=failure, message="it is still there")
 
-    def node_of(self, what: ev.Prepare | ev.StartUnit | ev.StopUnit) -> str:
-        return what.unit.node if isinstance(what, ev.StartUnit) else what.node
+    def node_of(self, what: ev.Prepare | ev.StartUnit | ev.RunJob | ev.StopUnit) -> str:
+        return what.unit.node if isinstance(what, ev.StartUnit | ev.RunJob) else what.node
 
     def place(self, what: ev.Place) -> Placement | None:
         request = self.ledger.entries[what.id].allocation.request
@@ -423,7 +448,13 @@ class World(RuleBasedStateMachine):
         was, now = before.allocation, entry.allocation
         assert (now.created, now.owner, now.name, now.request) == (was.created, was.owner, was.name, was.request)
         runs = was.unit is not None and before.launched and not before.restarting and not before.stop_wanted
-        if was.state is State.RUNNING and runs and entry.id in self.remembered:
+        if before.job is not None and before.live:
+            begins = {Work.TAKE_BACK} if was.state is State.RUNNING and runs and before.began else {Work.STOP_UNIT}
+            assert entry.live, "jobs go on"
+            assert entry.rank == before.rank
+            assert now.node is not None or entry.waiting or before.moving
+            assert now.node is None or (entry.busy, now.node, now.gpus) == (begins, was.node, was.gpus)
+        elif was.state is State.RUNNING and runs and entry.id in self.remembered:
             assert (now.state, now.node, now.gpus, now.unit) == (State.RUNNING, was.node, was.gpus, was.unit)
             assert (now.expires, now.kernel_id) == (was.expires, was.kernel_id)
             assert entry.busy == {Work.TAKE_BACK}
@@ -457,6 +488,12 @@ class World(RuleBasedStateMachine):
                 assert box is other or not box.gpus & other.gpus or (box.shared and other.shared)
 
     @invariant()
+    def nothing_runs_twice_at_once(self) -> None:
+        """But on a node that was given up, perhaps."""
+        running = Counter(box.unit.allocation for box in self.boxes.values() if box.running and not self.given_up(box))
+        assert all(count == 1 for count in running.values()), running
+
+    @invariant()
     def a_reservation_is_a_live_allocations(self) -> None:
         held = {claim.allocation: node for node in NODES for claim in self.ledger.claims(node)}
         placed = {entry.id: entry.allocation.node for entry in self.live() if entry.allocation.node is not None}
@@ -483,7 +520,7 @@ class World(RuleBasedStateMachine):
 
     def given_up(self, box: Box) -> bool:
         entry = self.ended.get(box.unit.allocation)
-        return entry is not None and entry.allocation.reason is EndReason.NODE_LOST
+        return box.left or (entry is not None and entry.allocation.reason is EndReason.NODE_LOST)
 
     @invariant()
     def what_is_under_way_is_known(self) -> None:
@@ -510,6 +547,8 @@ class World(RuleBasedStateMachine):
             now = entry.allocation
             assert now.queue is None or entry.queued
             assert (now.unreachable_since is not None) == (now.node in self.silent and now.node is not None)
+            assert "lost" not in entry.deadlines or now.unreachable_since is not None, "given up for another's silence"
+            assert "expire" not in entry.deadlines or now.expires is not None
             assert not now.warning or entry.live
             if now.state is State.RUNNING and entry.live and set(now.gpus) & self.broken:
                 assert entry.broken, "it does not say that its GPU is broken"

@@ -73,7 +73,7 @@ def mig(name: str, per_card: int, *free: float) -> Node:
         (Request(gpus=2), node("n", 40), 1, "1 idle GPU, 2 asked"),
         (Request(gpus=2), node("n"), 1, "0 idle GPUs, 2 asked"),
         (Request(gpus=2, shared=True), node("n", 1), 1, "1 idle or shareable GPU, 2 asked"),
-        (Request(gpus=2, model="*a100*"), node("n", 1), 1, "1 idle GPU of model '*a100*', 2 asked"),
+        (Request(gpus=2, gpu_model="*a100*"), node("n", 1), 1, "1 idle GPU of model '*a100*', 2 asked"),
         (Request(memory="16GiB"), node("n", 11.25), 1, "GPU-n-0 has 11.2 GiB free, 16 GiB asked"),
         (Request(gpus=2, memory="30G"), node("n", 40, 9), 1, "its 2 idle GPUs have 49 GiB free in total, 60 GiB asked"),
         (Request(gpus=2, memory="16G"), node("n", 40, 9), 4, "GPU-n-1 has 9 GiB free, 16 GiB asked"),
@@ -136,9 +136,9 @@ def test_a_shared_request_joins_others_where_memory_fits() -> None:
         ({"node": "GPU01"}, "its name is not 'GPU01'"),
         ({"labels": {"room": "b13"}}, "its label 'room' is 'b12', 'b13' asked"),
         ({"labels": {"room": "b12", "rack": "1"}}, "it has no label 'rack', '1' asked"),
-        ({"model": "H100"}, "no GPU of model 'H100' (it has NVIDIA A100-SXM4-40GB)"),
-        ({"model": "SXM4*"}, "no GPU of model 'SXM4*' (it has NVIDIA A100-SXM4-40GB)"),
-        ({"model": "*H100*"}, "no GPU of model '*H100*' (it has NVIDIA A100-SXM4-40GB)"),
+        ({"gpu_model": "H100"}, "no GPU of model 'H100' (it has NVIDIA A100-SXM4-40GB)"),
+        ({"gpu_model": "SXM4*"}, "no GPU of model 'SXM4*' (it has NVIDIA A100-SXM4-40GB)"),
+        ({"gpu_model": "*H100*"}, "no GPU of model '*H100*' (it has NVIDIA A100-SXM4-40GB)"),
     ],
 )
 def test_what_the_person_wished_leaves_nodes_out_for_good(wish: dict[str, Any], why: str) -> None:
@@ -148,7 +148,7 @@ def test_what_the_person_wished_leaves_nodes_out_for_good(wish: dict[str, Any], 
 
 
 @pytest.mark.parametrize(
-    "wish", [{"node": "gpu0?"}, {"labels": {"room": "b12"}}, {"model": "*a100*"}, {"model": "a100"}]
+    "wish", [{"node": "gpu0?"}, {"labels": {"room": "b12"}}, {"gpu_model": "*a100*"}, {"gpu_model": "a100"}]
 )
 def test_wishes_that_are_met(wish: dict[str, Any]) -> None:
     assert select([node("gpu01", 40, labels={"room": "b12", "rack": "1"})], Request(**wish)).node == "gpu01"
@@ -156,7 +156,7 @@ def test_wishes_that_are_met(wish: dict[str, Any]) -> None:
 
 def test_only_gpus_of_the_asked_model_are_taken_on_a_mixed_node() -> None:
     where = Node(name="n", gpus=(gpu("n-0", 20, model="Tesla T4"), gpu("n-1", 40)))
-    assert select([where], Request(memory="8G", model="*A100*")).gpus == ("GPU-n-1",)
+    assert select([where], Request(memory="8G", gpu_model="*A100*")).gpus == ("GPU-n-1",)
 
 
 def test_nodes_that_are_not_usable_or_excluded_say_why() -> None:
@@ -211,7 +211,7 @@ def test_a_node_never_heard_from_and_unknown_memory_cannot_rule_a_request_out() 
     assert not select([Node(name="fault", age=3.0, reason="driver/library mismatch")], large).never
     assert select([Node(name="empty", age=3.0)], large).never
     lost = gpu("n-0", None, memory_total=None, allocatable=False, reason="lost", model="")
-    assert not select([Node(name="n", gpus=(lost,), age=1.0)], Request(memory="1TiB", model="*H100*")).never
+    assert not select([Node(name="n", gpus=(lost,), age=1.0)], Request(memory="1TiB", gpu_model="*H100*")).never
 
 
 def test_never_under_claim_lets_the_small_gpus_be_the_busy_ones() -> None:
@@ -251,7 +251,7 @@ def test_the_summary_and_the_error_tell_not_now_from_never() -> None:
     assert now.summary() == "No node has 2 GPUs with 16 GiB each now. 2 GPUs with 10 GiB each would fit now, on a."
     assert type(now.refusal()) is NoFit
     assert now.refusal().details["stages"] == now.explain()["stages"]
-    never = select(nodes, Request(gpus=2, memory="80G", model="*A100*"))
+    never = select(nodes, Request(gpus=2, memory="80G", gpu_model="*A100*"))
     assert never.summary().startswith(
         "No node of this cluster could ever give 2 GPUs with 80 GiB each of model '*A100*', however empty."
     )
@@ -319,7 +319,7 @@ class Cells(HTMLParser):
 def test_the_html_table_escapes_what_nodes_and_people_wrote() -> None:
     page = Cells()
     where = node("n", 40, reason="<script>alert(1)</script>")
-    page.feed(select([where], Request(node="<b>*", model="&"))._repr_html_())
+    page.feed(select([where], Request(node="<b>*", gpu_model="&"))._repr_html_())
     page.feed(select([where], Request())._repr_html_())
     assert page.tags == {"div", "p", "table", "thead", "tbody", "tr", "th", "td"}
     assert "not usable: <script>alert(1)</script>" in page.texts
@@ -336,7 +336,7 @@ def test_long_tables_are_cut_where_they_are_shown() -> None:
 def test_the_order_is_by_idle_gpus_then_by_memory_then_by_name() -> None:
     nodes = [node("a", 40, 40), node("b", 30, 40), node("c", 40, 30), node("d", 20, 20, 20)]
     assert select(nodes, Request(memory="8G")).stages[2].passed == ("b", "c", "a", "d")
-    assert select(nodes, Request(memory="8G", model="*a100*")).node == "b"
+    assert select(nodes, Request(memory="8G", gpu_model="*a100*")).node == "b"
 
 
 def test_ties_go_to_the_first_by_name_and_names_have_to_be_unique() -> None:

@@ -106,7 +106,7 @@ def test_models_that_no_gpu_has_any_more_are_forgotten(monkeypatch: pytest.Monke
         index.update(nodes["n1"])
         assert len(index._models) <= 12
         for wanted in (f"model {number} 1", f"model {number - 1} *", "*A100*", "a100", f"L {number} 1".lower()):
-            request = Request(model=wanted)
+            request = Request(gpu_model=wanted)
             assert index.select(request).gpus == select(nodes.values(), request).gpus
 
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpufit import Node, Request, select
+from jupyter_gpufit.models import StoredModel
 from jupyter_gpufit.scheduling.fit import Index
 
 POLICIES = ("claim", "best-fit")
@@ -63,11 +64,8 @@ def test_best_fit_takes_the_first_node_that_can_and_its_tightest_gpus(nodes: lis
         assert decision.gpus == ()
         return
 
-    def stage_three(name: str) -> tuple[int, int, str]:
-        gpus = oracle.usable(list(gpus_by_uuid(nodes, name).values()), request_)
-        return len(gpus), sum(oracle.free(gpus)), name
-
-    assert decision.node == min(able, key=stage_three)
+    by_name = {node.name: node for node in nodes}
+    assert decision.node == min(able, key=lambda name: oracle.stage_three(by_name[name], request_))
     known = gpus_by_uuid(nodes, decision.node)
     chosen = [known[uuid] for uuid in decision.gpus]
     assert tuple(chosen) in able[decision.node]  # aligned with the sizes, on cards of their own
@@ -83,12 +81,8 @@ def test_the_fitting_nodes_are_those_that_would_do_alone_in_order(
 ) -> None:
     """Of the index, with the nodes filled in one by one, and of a walk; against a selection on each node alone."""
 
-    def stage_three(node: Node) -> tuple[int, int, str]:
-        gpus = oracle.usable(node.gpus, request_)
-        return len(gpus), sum(oracle.free(gpus)), node.name
-
     alone = [node for node in nodes if node.name not in out and oracle.ORACLES[policy]([node], request_) is not None]
-    expected = tuple(node.name for node in sorted(alone, key=stage_three))
+    expected = tuple(node.name for node in sorted(alone, key=lambda node: oracle.stage_three(node, request_)))
     exclude = dict.fromkeys(out, "not this one")
     index = Index([node for node in nodes if node.name in out])
     for name in out & {node.name for node in nodes}:  # so that rows are used again
@@ -185,6 +179,8 @@ def test_what_is_said_to_fit_nearest_does_fit(policy: str, nodes: list[Node], re
 def test_never_is_said_only_where_no_state_of_the_node_serves(policy: str, node: Node, request_: Request) -> None:
     """ "However empty": any of its GPUs may be idle and the others not, and an unknown memory may be any."""
     decision = select([node], request_, policy)
+    if node.model_store and request_.require_model:  # it may be any, and so the one asked
+        node = msgspec.structs.replace(node, models=(StoredModel(name=request_.model),))
     if not oracle.considered(msgspec.structs.replace(node, reason=None), request_):
         assert decision.never
     elif not node.gpus and (node.age is None or node.reason is not None):
@@ -211,12 +207,4 @@ def emptied(node: Node, idle: Collection[str]) -> Node:
 
 
 def with_(request: Request, gpus: int, memory: int) -> Request:
-    return Request(
-        gpus=gpus,
-        memory=memory,
-        shared=request.shared,
-        share_card=request.share_card,
-        model=request.model,
-        node=request.node,
-        labels=request.labels,
-    )
+    return msgspec.structs.replace(request, gpus=gpus, memory=memory)

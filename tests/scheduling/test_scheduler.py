@@ -201,12 +201,12 @@ async def test_logs_are_kept_after_the_end_up_to_a_limit() -> None:
         allocation = await lab.running()
         [box] = lab.engines["a"].containers.values()
         box.logs = "one\ntwo\n"
-        assert await lab.scheduler.logs(allocation.id) == "one\ntwo\n"
-        assert await lab.scheduler.logs(allocation.id, 1) == "two\n"
+        assert (await lab.scheduler.logs(allocation.id)).text == "one\ntwo\n"
+        assert (await lab.scheduler.logs(allocation.id, 1)).text == "two\n"
         box.logs = "x" * 100 + "\nlast\n"
         await lab.end(allocation.id)
-        assert await lab.scheduler.logs(allocation.id, 1) == "last\n"
-        assert len(await lab.scheduler.logs(allocation.id)) == 40
+        assert (await lab.scheduler.logs(allocation.id, 1)).text == "last\n"
+        assert len((await lab.scheduler.logs(allocation.id)).text) == 40
         with pytest.raises(NotFound):
             await lab.scheduler.logs("nobody")
 
@@ -276,7 +276,7 @@ async def test_a_unit_that_dies_while_starting_says_its_last_words() -> None:
         ended = await lab.until(allocation.id, "ended")
         assert ended.message.startswith("it ended with exit code 1; its last lines were:\n")
         assert ended.message.endswith("no module named torch")
-        assert "no module named torch" in await lab.scheduler.logs(allocation.id)
+        assert "no module named torch" in (await lab.scheduler.logs(allocation.id)).text
         assert lab.scheduler.exit_code(allocation.id) == 1
         assert lab.scheduler.describe_exit(allocation.id).startswith("it ended with exit code 1")
 
@@ -414,7 +414,7 @@ async def test_a_launch_that_fails_raises_and_ends_it() -> None:
             EndReason.FAILED,
             "it exited with 1; its last lines were:\nwhy",
         )
-        assert await lab.scheduler.logs(allocation.id) == "why\n"
+        assert (await lab.scheduler.logs(allocation.id)).text == "why\n"
 
 
 async def test_release_during_a_launch_tells_the_launching_caller() -> None:
@@ -498,7 +498,7 @@ async def test_a_death_that_is_repaired_in_time_goes_on() -> None:
         [unit] = lab.engines["a"].containers
         lab.engines["a"].crash(unit, 1, logs="the first one's\n")
         await lab.scheduler.stop_unit(allocation.id)
-        assert await lab.scheduler.logs(allocation.id, 1) == "the first one's\n"
+        assert (await lab.scheduler.logs(allocation.id, 1)).text == "the first one's\n"
         await lab.scheduler.restart_unit(allocation.id, "it crashed")
         assert lab.scheduler.exit_code(allocation.id) is None
         await lab.scheduler.launch(allocation.id, ["python"], {}, {})
@@ -508,7 +508,7 @@ async def test_a_death_that_is_repaired_in_time_goes_on() -> None:
         lab.engines["a"].containers[unit].logs = ""
         lab.engines["a"].crash(unit, 1)
         await lab.scheduler.stop_unit(allocation.id)
-        assert await lab.scheduler.logs(allocation.id) == "", "not those of the one before"
+        assert (await lab.scheduler.logs(allocation.id)).text == "", "not those of the one before"
 
 
 async def test_a_restart_that_fails_ends_it_and_says_why() -> None:

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from jupyter_gpufit.errors import ClaimLost, GpufitError, LaunchError, NodeUnreachable
-from jupyter_gpufit.models import Allocation, Request, State
+from jupyter_gpufit.models import Allocation, Job, Request, State
 from jupyter_gpufit.scheduling.allocations import Entry, Limits
 from jupyter_gpufit.scheduling.events import Work
 
@@ -43,6 +43,9 @@ LIMITS = Limits(
     warn_before=(6, 2),
     retry_first=0.1,
     retry_most=1,
+    again_first=0.5,
+    again_most=2,
+    requeue_wait=30,
 )
 POINTS = [
     "prepare",
@@ -54,6 +57,10 @@ POINTS = [
     "kernel",
     "kernel:launched",
     "units",
+    "halt",
+    "job:start",
+    "job:started",
+    "job:collect",
 ]
 FAILURES = {
     "fails": LaunchError("it failed"),
@@ -136,7 +143,8 @@ class Office(RuleBasedStateMachine):
         before = self.told.get(now.id)
         if before is not None:
             assert before.version < now.version
-            assert ORDER.index(before.state) <= ORDER.index(now.state), "states come in one order"
+            moved = now.request.job is not None and now.state is State.PENDING and before.node is not None
+            assert moved or ORDER.index(before.state) <= ORDER.index(now.state), "states come in one order"
         self.told[now.id] = now
 
     # --- the loop
@@ -216,6 +224,23 @@ class Office(RuleBasedStateMachine):
 
         self.person(ask())
 
+    @precondition(lambda self: len(self.entries()) < 6)
+    @rule(
+        gpus=st.integers(1, 2),
+        retries=st.sampled_from([0, 2]),
+        wait=st.sampled_from([None, 0]),
+        jobs=st.sampled_from([1, 2]),
+    )
+    def submit(self, gpus: int, retries: int, wait: float | None, jobs: int) -> None:
+        wish = Request(gpus=gpus, memory=8, wait=wait, job=Job(run="train.py", retries=retries))
+        lab = self.lab
+
+        async def ask() -> None:
+            made = await lab.scheduler.submit(wish, "me", {"lr": ["1", "2"]} if jobs > 1 else {})
+            self.promised |= {allocation.id for allocation in made}
+
+        self.person(ask())
+
     @precondition(lambda self: self.entries())
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
@@ -267,13 +292,13 @@ class Office(RuleBasedStateMachine):
         self.run(say())
 
     @precondition(lambda self: self.boxes("running"))
-    @rule(data=st.data())
-    def unit_dies(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), code=st.sampled_from([0, 1]), with_node=st.booleans())
+    def unit_dies(self, data: st.DataObject, code: int, with_node: bool) -> None:
         name, id = data.draw(st.sampled_from(self.boxes("running")))
 
         async def die() -> None:
             if (name, id) in self.boxes("running"):  # the loop took a turn
-                self.lab.engines[name].crash(id)
+                self.lab.engines[name].crash(id, code, with_node=with_node)
 
         self.run(die())
 
@@ -323,6 +348,11 @@ class Office(RuleBasedStateMachine):
 
     def as_it_is(self) -> list[tuple[Entry, bool]]:
         """All there is, and whether its kernel could be taken back."""
+
+        async def look_at_the_clock() -> None:
+            self.lab.scheduler._clock()  # should it have jumped: what lies ahead is moved by that
+
+        self.run(look_at_the_clock())
         memories = self.lab.scheduler._store.memories
         undisturbed = {id: each for id, each in self.entries().items() if id not in self.disturbed}
         data = [(msgspec.json.encode(each), "kernel" in memories.get(id, {})) for id, each in undisturbed.items()]
@@ -349,6 +379,9 @@ class Office(RuleBasedStateMachine):
     def look_at_what_was_taken_up(self, left: list[tuple[Entry, bool]]) -> None:
         for before, remembered in left:
             was, now = before.allocation, self.lab.scheduler.get(before.id)
+            if before.job is not None:
+                assert "server" not in now.message, f"it does not go on: {now}"
+                continue
             box = None if was.unit is None else self.lab.engines[was.unit.node].containers.get(was.unit.id)
             whole = box is not None and box.state == "running"
             in_peace = before.launched and not (
@@ -418,6 +451,7 @@ class Office(RuleBasedStateMachine):
         await self.drive(self.lab.scheduler.close())
         await self.turns(20)
         assert self.lab.host.kernels == {}
+        assert self.lab.jobs.kept == {}
         assert all(task.done() for task in self.people)
         assert asyncio.all_tasks() == {asyncio.current_task(), *(task for task in self.people)} - self.people
         self.check_people()

@@ -12,6 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 from helpers.lab import eventually
 
@@ -330,6 +331,7 @@ async def test_a_file_of_the_version_before_is_taken_up(tmp_path: Path) -> None:
     await store.close()
     with sqlite3.connect(tmp_path / "gpufit.sqlite") as connection:
         connection.execute("DROP TABLE memories")
+        connection.execute("DROP TABLE kept")
         connection.execute("PRAGMA user_version = 1")
     connection.close()
     store, entries = await Store.open(tmp_path)
@@ -341,6 +343,69 @@ async def test_a_file_of_the_version_before_is_taken_up(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_what_was_a_model_of_gpu_is_called_so(tmp_path: Path) -> None:
+    store, _ = await Store.open(tmp_path)
+    store.save(entry("x"))
+    store.save(entry("y"))
+    await store.close()
+    file = tmp_path / "gpufit.sqlite"
+    with sqlite3.connect(file) as connection:
+        (data,) = connection.execute("SELECT data FROM entries WHERE id = 'x'").fetchone()
+        old = msgspec.json.decode(data)
+        old["allocation"]["request"]["model"] = "*A100*"
+        connection.execute("UPDATE entries SET data = ? WHERE id = 'x'", (msgspec.json.encode(old),))
+        connection.execute("INSERT INTO entries VALUES ('z', 0, ?)", (b"no entry",))
+        connection.execute("DROP TABLE kept")
+        connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    store, entries = await Store.open(tmp_path)
+    asked = {one.id: (one.allocation.request.gpu_model, one.allocation.request.model) for one in entries}
+    assert asked == {"x": ("*A100*", None), "y": (None, None)}
+    await store.close()
+    with sqlite3.connect(file) as connection:
+        (kept,) = connection.execute("SELECT data FROM entries WHERE id = 'z'").fetchone()
+    connection.close()
+    assert kept == b"no entry", "who knows what it is"
+
+
+async def test_what_is_kept_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
+    store, _ = await Store.open(tmp_path)
+    store.save(entry("x"))
+    store.keep("x", "log", b"1")
+    store.keep("x", "usage", b"u")
+    assert await store.kept("x", "log") == b"1", "not written yet"
+    await store.flush()
+    store.keep("x", "log", b"2")
+    store.keep("x", "usage", None)
+    store.keep("nobody", "log", b"3")
+    assert (await store.kept("x", "log"), await store.kept("x", "usage")) == (b"2", None)
+    await store.close()
+    assert await store.kept("x", "log") is None, "closed"
+    heir, _ = await Store.open(tmp_path)
+    assert (await heir.kept("x", "log"), await heir.kept("nobody", "log")) == (b"2", None)
+    heir.forget("x")
+    assert await heir.kept("x", "log") is None
+    await heir.flush()
+    assert await heir.kept("x", "log") is None
+    await heir.close()
+
+
+async def test_what_a_dead_one_kept_is_taken_over_with_its_entry(tmp_path: Path) -> None:
+    first, _ = await Store.open(tmp_path)
+    second, _ = await Store.open(tmp_path)
+    second.save(entry("x"))
+    second.keep("x", "log", b"1")
+    await second.close()
+    await first.close()
+    heir, entries = await Store.open(tmp_path)
+    assert (first.alone, second.alone, heir.alone) == (True, False, True)
+    assert ([one.id for one in entries], await heir.kept("x", "log")) == (["x"], b"1")
+    with sqlite3.connect(tmp_path / "gpufit-2.sqlite") as connection:
+        assert connection.execute("SELECT * FROM kept").fetchall() == []
+    connection.close()
+    await heir.close()
+
+
 async def test_embedded_schedulers_have_files_of_their_own(tmp_path: Path) -> None:
     server, _ = await Store.open(tmp_path)
     server.save(entry("of-server"))
@@ -349,6 +414,10 @@ async def test_embedded_schedulers_have_files_of_their_own(tmp_path: Path) -> No
     assert (entries, program.path) == ([], tmp_path / "embedded.sqlite")
     other, _ = await Store.open(tmp_path, embedded=True)
     assert other.path == tmp_path / "embedded-2.sqlite"
+    assert not program.alone, "who knows"
+    late, _ = await Store.open(tmp_path)
+    assert not late.alone
+    await late.close()
     assert server.scheduler not in other.schedulers
     program.save(entry("of-program"))
     other.save(entry("of-other"))

@@ -15,7 +15,7 @@ from helpers.frontend import eventually
 from helpers.office import MakeOffice, Office
 
 from jupyter_gpufit.kernels.attach import Attachment
-from jupyter_gpufit.models import EndReason
+from jupyter_gpufit.models import EndReason, StoredModel
 from jupyter_gpufit.server import events as events_module
 from jupyter_gpufit.server.events import ALLOCATION, ATTACHMENT, NODES, Events
 
@@ -55,6 +55,24 @@ async def test_nodes_are_gathered(office: Office) -> None:
         office.parts.cluster.put(msgspec.structs.replace(node("n3", gpus=1), age=1.0))
         await asyncio.sleep(1.5)
         assert len(stream.of("nodes/v1")) == 1
+
+
+async def test_models_are_told_when_they_are_others(office: Office) -> None:
+    stores = [(StoredModel(name=name),) for name in ("bert", "llama-7b")]
+    steps = [(stores[0], 1), (stores[0], 2), (stores[1], 2), (stores[1], 3), (None, 3), (None, 4), (stores[1], 4)]
+    told: list[object] = []
+    async with office.front.events() as stream:
+        for number, (models, used) in enumerate(steps):
+            office.parts.cluster.put(msgspec.structs.replace(node("n1", memory=used), models=models))
+
+            def heard(number: int = number) -> bool:
+                told[:] = [one for event in stream.of("nodes/v1") for one in event["changed"] if one["name"] == "n1"]
+                told[:] = [one for one in told if one["gpus"][0]["memory_free"] < 5]
+                return len(told) > number
+
+            await eventually(heard)
+    names = [[model["name"] for model in one["models"] or ()] if "models" in one else "as before" for one in told]
+    assert names == [["bert"], "as before", ["llama-7b"], "as before", [], [], ["llama-7b"]]
 
 
 async def test_many_nodes_come_in_parts(office: Office) -> None:

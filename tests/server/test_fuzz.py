@@ -26,6 +26,17 @@ anything = st.recursive(
 sizes = (
     st.integers(-(2**70), 2**70) | st.sampled_from(["16GiB", "1.5G", "0", "-1", "1e9", "٣GiB", "9" * 50 + "TiB"]) | text
 )
+jobs = st.fixed_dictionaries(
+    {"run": st.sampled_from(["fit.py", "a.ipynb", "../x.py", "echo {lr}", "'", ""]) | text | anything},
+    optional={
+        "args": st.lists(text, max_size=3) | anything,
+        "env": st.dictionaries(st.sampled_from(["A", "PATH", "a b"]) | text, text, max_size=2) | anything,
+        "retries": st.integers(-2, 200) | anything,
+        "launcher": st.sampled_from(["torchrun", "mpi"]) | anything,
+        "sweep": st.dictionaries(text, text, max_size=2) | anything,
+        "turn": st.integers() | anything,
+    },
+)
 wishes = st.fixed_dictionaries(
     {},
     optional={
@@ -38,9 +49,14 @@ wishes = st.fixed_dictionaries(
         "priority": st.integers(-200, 200) | anything,
         "shared": st.booleans() | anything,
         "node": st.sampled_from(["*", "n?", "[", "[!", "n[1-2]", "\\"]) | anything,
-        "model": st.sampled_from(["*fake*", "[[:alpha:]]", "(?P<"]) | anything,
+        "gpu_model": st.sampled_from(["*fake*", "[[:alpha:]]", "(?P<"]) | anything,
         "labels": st.dictionaries(text, text | anything, max_size=3) | anything,
         "share_card": st.booleans() | anything,
+        "model": text | anything,
+        "require_model": st.booleans() | anything,
+        "folder": st.sampled_from(["", ".", "..", "/", "/nowhere", "a/../..", "\x00"]) | text | anything,
+        "notebook": text | anything,
+        "job": jobs | anything,
         "nonsense": anything,
     },
 )
@@ -101,6 +117,26 @@ async def test_any_body(office: Office) -> None:
         client.close()
 
 
+async def test_any_job(office: Office) -> None:
+    client = Client(office)
+    sweeps = st.dictionaries(st.sampled_from(["lr", "a b"]) | text, st.lists(text, max_size=3) | anything, max_size=2)
+    submissions = st.fixed_dictionaries({"request": wishes | anything}, optional={"sweep": sweeps | anything})
+
+    @SETTINGS
+    @given(body=submissions.map(lambda value: json.dumps(value).encode()) | bodies)
+    def sends(body: bytes) -> None:
+        status, content_type, answer = client.call("POST", "jobs", body)
+        assert status in (202, 400, 409, 422), (status, answer)
+        check("POST", "jobs", status, content_type, answer)
+        for made in answer["allocations"] if status == 202 else ():
+            assert client.call("DELETE", f"allocations/{made['id']}", None)[0] in (200, 202)
+
+    try:
+        await asyncio.to_thread(sends)
+    finally:
+        client.close()
+
+
 async def test_any_call(office: Office) -> None:
     await office.front.request(name="fuzz")
     client = Client(office)
@@ -109,7 +145,7 @@ async def test_any_call(office: Office) -> None:
     @given(operation=st.sampled_from(OPERATIONS), name=names, query=queries, body=st.none() | bodies)
     def sends(operation: tuple[str, str], name: str, query: dict[str, str], body: bytes | None) -> None:
         method, template = operation
-        if (method, template) == ("POST", "/allocations"):
+        if (method, template) in (("POST", "/allocations"), ("POST", "/jobs")):
             return
         if "wait" in query:
             query |= {"wait": "0.01"} if query["wait"] == "true" else {}

@@ -248,7 +248,7 @@ async def look(office: Office) -> None:
             assert 0 <= (gpu["memory_free"] or 0) <= (gpu["memory_total"] or 2**60) <= 2**60
             assert gpu["allocatable"] or not gpu["idle"]
     assert next(node for node in found if node["name"] == WELL)["reason"] is None
-    for wish in ({"gpus": 1}, {"gpus": 2, "memory": "1GiB", "share_card": True}, {"gpus": 1, "model": "*x*"}):
+    for wish in ({"gpus": 1}, {"gpus": 2, "memory": "1GiB", "share_card": True}, {"gpus": 1, "gpu_model": "*x*"}):
         decision = (await call(office, "POST", "explain", wish)).json
         look_at(show.explanation(decision))
     await hold(office, {"gpus": 1, "memory": "1MiB", "node": "liar*"})

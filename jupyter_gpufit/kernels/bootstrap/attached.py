@@ -30,7 +30,8 @@ from .completing import complete_no_longer, complete_with
 from .notices import Notices
 
 TARGET = "jupyter_gpufit"
-LOCAL_ONLY = ("panel", "nodes", "gpus", "allocations", "explain", "attach", "logs")
+TERMINAL_TOO = ("nodes", "gpus", "allocations", "explain", "train", "logs", "usage", "upload", "download", "models")
+LOCAL_ONLY = ("panel", "attach", *TERMINAL_TOO)
 VERBS = ("request", "extend", "detach", "release", *LOCAL_ONLY)
 
 OPTIONS = {
@@ -57,7 +58,8 @@ HELP = """%gpufit in a kernel that runs on the GPUs:
     %gpufit request N …         nothing to do if that is what this kernel holds
     %%gpufit                    the cell runs here, where every cell of this notebook runs
 
-The other verbs (panel, nodes, gpus, allocations, explain, attach, logs) work in the local kernel.
+The other verbs (panel, nodes, gpus, allocations, explain, attach, train, logs, usage, upload, download, models) work
+in the local kernel; all but panel and attach in a terminal, too: jupyter gpufit VERB
 """
 
 
@@ -71,6 +73,8 @@ class Held:
         self.gpus = [uuid for uuid in environment.get("GPUFIT_GPUS", "").split(",") if uuid]
         self.memory = [int(size) for size in environment.get("GPUFIT_MEMORY", "").split(",") if size]
         self.direct = environment.get("GPUFIT_DIRECT") == "1"
+        self.job = environment.get("GPUFIT_JOB") == "1"
+        """This kernel runs a notebook that is a job: nobody watches, and no server hears what is asked here."""
 
     def __str__(self) -> str:
         noun = "GPU" if len(self.gpus) == 1 else "GPUs"
@@ -175,7 +179,7 @@ def run_here(held: Held) -> Callable[[list[str]], list[str]]:
             if not word.startswith("-") and (at == 0 or words[at - 1] not in PUSHES)
         ]
         others = [word for word in words if word.startswith("-") and word.partition("=")[0] not in PUSHES]
-        if others or names not in ([], [held.name], [held.allocation]):
+        if not held.job and (others or names not in ([], [held.name], [held.allocation])):
             return lines
         # A line in its place keeps the line numbers of tracebacks; but another cell magic has to come first.
         return lines[1:] if lines[1:2] and lines[1].startswith("%%") else ["# runs in this kernel\n", *lines[1:]]
@@ -193,12 +197,15 @@ def run(held: Held, line: str, leaving: Leaving, notices: Notices) -> None:
     try:
         words = shlex.split(line)
     except ValueError as error:
-        usage(f"%gpufit {line}: {error}")
+        usage(f"the line cannot be read: {str(error).lower()}")  # it may hold a secret (train --env)
     verb, rest = (words[0], words[1:]) if words else ("", [])
     if verb == "":
         show(held)
     elif verb in ("help", "-h", "--help", "?") or HELPS.intersection(rest):
         print(HELP)
+    elif held.job and verb in VERBS:
+        # No error: the notebook goes on, as it does where it was written.
+        print(f"%gpufit {verb}: nothing to do, this notebook runs as a job on {held}.")
     elif verb == "request":
         leaving.refuse(held)
         request(held, rest)
@@ -219,7 +226,8 @@ def run(held: Held, line: str, leaving: Leaving, notices: Notices) -> None:
     elif verb in LOCAL_ONLY:
         leaving.refuse(held)
         # An error, not a remark: `df = %gpufit gpus` would go on with nothing in df.
-        usage(f"%gpufit {verb} works in the local kernel. {way_back(held)}")
+        terminal = f", or in a terminal: jupyter gpufit {verb} …" if verb in TERMINAL_TOO else ""
+        usage(f"%gpufit {verb} works in the local kernel{terminal}. {way_back(held)}")
     else:
         usage(f"%gpufit has no verb {verb!r}; it knows: {', '.join(VERBS)}")
 
@@ -305,6 +313,8 @@ def tell(action: str, held: Held, **more: Any) -> None:
 
 def way_back(held: Held) -> str:
     """What to do to be where the other verbs work."""
+    if held.job:
+        return "They are given back when the notebook ends: it runs as a job."
     if held.direct:
         return "To give them back: %gpufit release, or shut this kernel down."
     return "To go back: %gpufit detach (the GPUs stay held) or %gpufit release (they are given back)."

@@ -1,5 +1,6 @@
 """What is put into a unit: `launch.py`, which starts the kernel, `attached.py`, which is its `%gpufit`, and
-`notices.py`, by which it hears what is to come (`completing.py` is a part of the former).
+`notices.py`, by which it hears what is to come (`completing.py` is a part of the former); and the memory guard, which
+`guard.py` tells of.
 
 They run there with no other package than ipykernel. This module, which does not run there, says what goes where.
 """
@@ -11,9 +12,20 @@ from functools import cache
 from pathlib import Path
 
 from ...models import Allocation
+from .guard import guard_files
 from .launch import ALLOW_PLAINTEXT, IMAGE_UNUSABLE, SAYS
 
-__all__ = ["ALLOW_PLAINTEXT", "IMAGE_UNUSABLE", "SAYS", "command", "environment", "files", "notice"]
+__all__ = [
+    "ALLOW_PLAINTEXT",
+    "IMAGE_UNUSABLE",
+    "SAYS",
+    "command",
+    "environment",
+    "files",
+    "held",
+    "magic_files",
+    "notice",
+]
 
 _CONNECTION_FILE = "{connection_file}"
 _PYTHONS = ("python", "python3", "{python}")
@@ -26,6 +38,11 @@ def files(connection_name: str, connection: bytes, shown: str = "") -> dict[str,
     """
     sources = _sources()
     return {**sources, connection_name: connection} | ({"notice.txt": shown.encode()} if shown else {})
+
+
+def magic_files() -> dict[str, bytes]:
+    """`%gpufit` alone, for a notebook that runs as a job (`jobs/contents.py`): a `remote` directory to import from."""
+    return {name: content for name, content in _sources().items() if name.startswith("remote/")}
 
 
 def notice(last_words: str) -> str:
@@ -54,15 +71,19 @@ def command(
 
 def environment(allocation: Allocation, direct: bool) -> Mapping[str, str]:
     """What the kernel can read of its allocation. `direct`: its notebook was started on it, and has no local kernel."""
-    return {
-        "GPUFIT_ATTACHED": "1",
+    return {"GPUFIT_ATTACHED": "1", **held(allocation), "GPUFIT_DIRECT": "1" if direct else "0"}
+
+
+def held(allocation: Allocation) -> dict[str, str]:
+    """What a kernel, and likewise a job (`jobs/contents.py`), can read of what it holds."""
+    told = {
         "GPUFIT_ALLOCATION": allocation.id,
         "GPUFIT_NAME": allocation.name,
         "GPUFIT_NODE": allocation.node or "",
         "GPUFIT_GPUS": ",".join(allocation.gpus),
         "GPUFIT_MEMORY": ",".join(str(size) for size in allocation.memory),
-        "GPUFIT_DIRECT": "1" if direct else "0",
     }
+    return told | ({"GPUFIT_MODEL": allocation.request.model} if allocation.request.model else {})
 
 
 @cache
@@ -73,4 +94,5 @@ def _sources() -> dict[str, bytes]:
         "remote/jupyter_gpufit/__init__.py": (here / "attached.py").read_bytes(),
         "remote/jupyter_gpufit/completing.py": (here / "completing.py").read_bytes(),
         "remote/jupyter_gpufit/notices.py": (here / "notices.py").read_bytes(),
+        **guard_files(),
     }

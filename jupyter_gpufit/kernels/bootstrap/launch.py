@@ -33,6 +33,7 @@ def main(arguments: list[str]) -> None:
     if "--cwd" in options:
         enter(options[options.index("--cwd") + 1])
     lead_group()
+    guard_memory(os.path.join(here, "guard"))
     connection_file = check_image(options[-1], ALLOW_PLAINTEXT in options)
     run([connection_file if word == options[-1] else word for word in kernel], os.path.join(here, "notice.txt"))
 
@@ -49,6 +50,23 @@ def lead_group() -> None:
     """ipykernel interrupts the children of a cell only where it leads its process group."""
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
+
+
+def guard_memory(directory: str) -> None:
+    """Have this process, and what it starts, keep to the GPU memory that was asked for, where that is less than all."""
+    if "GPUFIT_MEMORY_FRACTIONS" not in os.environ:
+        return
+    import importlib
+
+    sys.path.insert(0, directory)
+    try:
+        guard = importlib.import_module("gpufit_memory_guard")
+    except ImportError:
+        return  # it is a default, not a wall
+    finally:
+        sys.path.remove(directory)
+    guard.hand_on(os.environ)
+    guard.install()
 
 
 def check_image(connection_file: str, allow_plaintext: bool) -> str:

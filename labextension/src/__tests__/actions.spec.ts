@@ -48,7 +48,7 @@ describe('a request for the notebook at hand', () => {
   afterEach(() => model.dispose());
 
   /** In a notebook whose session is `first`, or gets to be `then` once somebody chooses a kernel. */
-  function actions(first: string | null, then: string | null): Actions {
+  function actions(first: string | null, then: string | null, path = 'deep/a.ipynb'): Actions {
     const session = (id: string | null) => (id === null ? null : { id, kernel: { id: 'k0' } });
     const sessionContext = {
       session: session(first),
@@ -59,10 +59,11 @@ describe('a request for the notebook at hand', () => {
       sessionContext.session = session(then);
       return Promise.resolve();
     };
-    const panel = { sessionContext, context: { path: 'deep/a.ipynb' } };
+    const panel = { sessionContext, context: { path } };
     return new Actions({
       model,
       tracker: { currentWidget: panel },
+      services: { contents: { localPath: (path: string) => path.replace(/^RTC:/, '') } },
       dialogs: { selectKernel },
       trans: nullTranslator.load('')
     } as unknown as IActionsOptions);
@@ -74,6 +75,36 @@ describe('a request for the notebook at hand', () => {
     await actions('s1', null).request({ gpus: 1, memory: 0 }, 'attach');
     expect(server.asked).toEqual(['POST allocations', 'POST allocations/a1/attach']);
     expect(model.attachments.get('s1')).toEqual(waits);
+  });
+
+  test.each([
+    ['RTC:deep/er/a.ipynb', 'deep/er', 'deep/er/a.ipynb'],
+    ['a.ipynb', '.', 'a.ipynb']
+  ])('says which one it is for, and its folder', async (path, folder, notebook) => {
+    await actions('s1', null, path)
+      .request({ gpus: 1, memory: 0 }, 'attach')
+      .catch(() => undefined);
+    const [{ init }] = server.requests as unknown as { init: RequestInit }[];
+    const asked = { gpus: 1, memory: 0, folder, notebook };
+    expect(JSON.parse(init.body as string)).toEqual(asked);
+  });
+
+  test.each([
+    ['.', 'train.py', 'train.py', {}],
+    ['deep', 'a.ipynb', 'deep/a.ipynb', { notebook: 'deep/a.ipynb' }],
+    ['/elsewhere', 'a.ipynb', null, {}],
+    ['deep', "'my b.ipynb'", 'deep/my b.ipynb', { notebook: 'deep/my b.ipynb' }],
+    ['.', 'python train.py', null, {}]
+  ])('a job: what is open in %s is saved before %s runs', async (folder, run, saved, more) => {
+    const asker = actions('s1', null);
+    const done: string[] = [];
+    asker.save = path => Promise.resolve(void done.push(path));
+    server.instead.set('jobs', { json: { allocations: [allocation('a1')] } });
+    const request = { gpus: 1, memory: 0, folder, job: { run } };
+    const [granted] = await asker.submit(request, {});
+    expect(done).toEqual(saved === null ? [] : [saved]);
+    expect(server.sent).toEqual({ request: { ...more, ...request }, sweep: {} });
+    expect(model.allocations.get('a1')).toEqual(granted);
   });
 
   test('asks which kernel, if there is none to come back to', async () => {

@@ -32,12 +32,44 @@ test('a name in a path is escaped', async () => {
   server.instead.set('', { json: {} });
   await api.examine('a/b ?', true);
   await api.diagnosis('a/b ?', 3);
-  await api.logs('ä#', 10);
+  await api.log('ä#', 10);
   expect(server.asked).toEqual([
     'POST nodes/a%2Fb%20%3F/doctor',
     'GET nodes/a%2Fb%20%3F/doctor?after=3&wait=4',
     'GET allocations/%C3%A4%23/logs?tail=10'
   ]);
+});
+
+test('a job is asked for with its sweep, and a log for what is after its mark', async () => {
+  const granted = { allocations: [allocation('a1'), allocation('a2')], submission: null };
+  server.instead.set('jobs', { status: 202, json: granted });
+  const request = { gpus: 1, memory: 0, job: { run: 'train.py' } };
+  expect(await api.submit(request, { lr: ['1', '2'] })).toEqual(granted.allocations);
+  expect(server.sent).toEqual({ request, sweep: { lr: ['1', '2'] } });
+  server.instead.set('', { json: {} });
+  await api.logAfter('a1', '000001/2026-01-01T00:00:00Z', 10);
+  await api.usage('a1');
+  expect(server.asked.slice(-2)).toEqual([
+    'GET allocations/a1/logs?after=000001%2F2026-01-01T00%3A00%3A00Z&wait=10',
+    'GET allocations/a1/usage'
+  ]);
+});
+
+test('a job whose folder takes long to copy is asked for until it is there', async () => {
+  server.instead.set('jobs', { status: 202, json: { allocations: [], submission: 's/1' } });
+  const granted = { allocations: [allocation('a1')], submission: null };
+  server.instead.set('submissions', { status: 202, json: granted });
+  const request = { gpus: 1, memory: 0, job: { run: 'train.py' } };
+  expect(await api.submit(request, {})).toEqual(granted.allocations);
+  expect(server.asked).toEqual(['POST jobs', 'GET submissions/s%2F1?wait=4']);
+});
+
+test('an answer that nobody wants any more is not waited for', async () => {
+  server.instead.set('allocations', new Promise(() => undefined));
+  const asking = new AbortController();
+  const asked = refusal(api.logAfter('a1', '', 10, asking.signal));
+  asking.abort();
+  expect((await asked).isUnreachable).toBe(true);
 });
 
 test('the clock of the server', async () => {

@@ -1,7 +1,7 @@
 import { Api } from '../api';
 import { Feed } from '../feed';
 import { GpuFitModel } from '../model';
-import type { Attachment, Warning } from '../wire';
+import type { Attachment, Node, Warning } from '../wire';
 import { Server, allocation, attachment, node, refused, settled } from './server';
 
 let server: Server;
@@ -73,6 +73,12 @@ describe('what is known', () => {
     server.tell('nodes', { changed: [node('n3')], removed: ['n1'] });
     expect([...model.nodes.keys()]).toEqual(['n2', 'n3']);
     expect(nodes.size).toBe(2); // what a view has is not changed under it
+    const stored = [{ name: 'llama-7b', size: 1, modified: null }];
+    const brief: Partial<Node> = node('n2', { driver: '560' });
+    delete brief.models;
+    server.tell('nodes', { changed: [node('n2', { models: stored })], removed: [] });
+    server.tell('nodes', { changed: [brief], removed: [] }); // its models are as before
+    expect(model.nodes.get('n2')).toEqual({ ...brief, models: stored });
     server.tell('nodes', { changed: [], removed: [], inventory_error: 'line 1 is no TOML' });
     expect(model.inventoryError).toBe('line 1 is no TOML');
     server.tell('nodes', { changed: [], removed: [], inventory_error: null });
@@ -141,18 +147,19 @@ describe('what is known', () => {
     expect(model.connection).toBe('connected');
   });
 
-  test('of those that have ended, a few are kept, until they are dismissed', async () => {
+  test('of those that have ended, as many as a sweep may have are kept, until they are dismissed', async () => {
     await connected();
-    for (let each = 0; each < 30; each++) {
+    for (let each = 0; each < 270; each++) {
       server.tell('allocation', allocation(`e${each}`, { created: each, state: 'ended' }));
     }
-    expect(Object.keys(states())).toHaveLength(21);
-    expect(states()).not.toHaveProperty('e9');
+    expect(Object.keys(states())).toHaveLength(257);
+    expect(states()).not.toHaveProperty('e13');
+    expect(states()).toHaveProperty('e14');
     await model.refresh();
-    expect(Object.keys(states())).toHaveLength(21);
-    model.dismiss('e29');
+    expect(Object.keys(states())).toHaveLength(257);
+    model.dismiss('e269');
     model.dismiss('a1'); // lives: it stays
-    expect(Object.keys(states())).toHaveLength(20);
+    expect(Object.keys(states())).toHaveLength(256);
     expect(states()).toHaveProperty('a1');
   });
 
@@ -429,4 +436,19 @@ test('a disposed one asks nothing, and tells nothing', async () => {
   expect(changed).not.toHaveBeenCalled();
   expect(server.asked).toHaveLength(4);
   expect(model.isDisposed).toBe(true);
+});
+
+test('what had ended before is shown in its place, and told when it is dismissed', async () => {
+  await connected();
+  const early = allocation('early', { state: 'ended', created: 1, ended: 2 });
+  model.recall([early, allocation('a1', { state: 'ended' })]);
+  expect(states()).toEqual({ early: 'ended', a1: 'running' });
+  expect([...model.allocations.keys()]).toEqual(['early', 'a1']);
+  const dismissed: string[] = [];
+  model.dismissed.connect((_, id) => void dismissed.push(id));
+  model.dismiss('a1'); // it runs
+  model.dismiss('early');
+  expect(dismissed).toEqual(['early']);
+  await model.refresh();
+  expect(states()).toEqual({ a1: 'running' });
 });

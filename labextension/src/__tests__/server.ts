@@ -4,7 +4,7 @@
  */
 
 import type { ServerConnection } from '@jupyterlab/services';
-import type { About, Allocation, Attachment, Gpu, Node } from '../wire';
+import type { About, Allocation, Attachment, Gpu, Job, Node } from '../wire';
 
 export const BASE = 'http://hub.example/user/ada/';
 const API = `${BASE}gpufit/api/v1/`;
@@ -38,6 +38,8 @@ export class Server {
   };
   nodes: Node[] = [];
   allocations: Allocation[] = [];
+  /** Those that had ended before the page came. */
+  ended: Allocation[] = [];
   attachments: Attachment[] = [];
 
   /** What is answered instead, by path (the longest beginning that fits wins; `''` is all of them). */
@@ -46,6 +48,12 @@ export class Server {
   /** `GET nodes`, … in the order they came. */
   readonly asked: string[] = [];
   readonly requests: Request[] = [];
+
+  /** What was sent with the latest question. */
+  get sent(): unknown {
+    const { init } = this.requests[this.requests.length - 1] as unknown as { init: RequestInit };
+    return JSON.parse(init.body as string);
+  }
 
   get socket(): Socket {
     return this.sockets[this.sockets.length - 1];
@@ -135,6 +143,7 @@ export class Server {
       about: this.about,
       nodes: { nodes: this.nodes, inventory_error: null },
       allocations: { allocations: this.allocations.filter(({ state }) => state !== 'ended') },
+      'allocations?ended=1': { allocations: [...this.allocations, ...this.ended] },
       attachments: { attachments: this.attachments },
       [`allocations/${one?.id ?? ''}`]: one
     };
@@ -179,7 +188,27 @@ export function allocation(id: string, more: Partial<Allocation> = {}): Allocati
     shared: false,
     time: null,
     priority: 0,
+    started: 1000,
+    job: null,
+    exit_code: null,
+    attempt: 0,
+    outputs: null,
+    usage: null,
     request: { gpus: 1, memory: 1024 },
+    ...more
+  };
+}
+
+export function job(more: Partial<Job> = {}): Job {
+  return {
+    run: 'train.py',
+    kind: 'script',
+    args: [],
+    env: [],
+    retries: 0,
+    launcher: null,
+    sweep: {},
+    turn: 0,
     ...more
   };
 }
@@ -207,6 +236,9 @@ export function node(name: string, more: Partial<Node> = {}): Node {
     driver: null,
     cuda: null,
     launcher: 'docker',
+    models: null,
+    model_store: false,
+    models_write: true,
     ...more
   };
 }

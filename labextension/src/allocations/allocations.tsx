@@ -9,9 +9,10 @@ import { useSignals } from '../ui/hooks';
 import { useKeptFocus } from '../ui/keepfocus';
 import { useWork } from '../ui/work';
 import type { Allocation } from '../wire';
-import { Card, type CardProps, type Ways } from './card';
+import { Card, type CardProps } from './card';
 import { Note } from './cardparts';
 import { changes, heldWords } from './holding';
+import type { Ways } from './pressing';
 import { confirmRelease } from './releasing';
 
 const TOLD = 1000; // ms; changes that come close together are told in one go

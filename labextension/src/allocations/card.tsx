@@ -1,39 +1,23 @@
 /** One allocation: what it is, what it does, what can be done with it. */
 
-import { PathExt } from '@jupyterlab/coreutils';
 import React, { useEffect, useId, useState } from 'react';
 import type { IGpuFit } from '../tokens';
-import { Button, type ButtonProps } from '../ui/button';
+import { Button } from '../ui/button';
 import { useClock, useReconnected } from '../ui/hooks';
 import { Sign } from '../ui/marks';
 import { useWork, type Work } from '../ui/work';
 import type { Allocation, Queued } from '../wire';
 import { Extend, Note, Notebooks, Progress, Queue, Times, Unreachable } from './cardparts';
-import {
-  actionsOf,
-  doing,
-  gpuWords,
-  messageOf,
-  notebooksOf,
-  sentence,
-  standing,
-  waiting,
-  type Action
-} from './holding';
+import { doing, gpuWords, notebooksOf, sentence, standing, waiting } from './holding';
+import { JobLines, Message } from './jobparts';
 import { Logs } from './logs';
-import { confirmRelease } from './releasing';
+import { actionsOf, type Action } from './options';
+import { does, wordsOf, type Ways } from './pressing';
+import { UsageOf } from './usage';
 
 const MAIN: Action[] = ['attach', 'new', 'again'];
-const MORE: Action[] = ['logs', 'extend', 'copy', 'cancel', 'release', 'dismiss'];
+const MORE: Action[] = ['logs', 'usage', 'extend', 'copy', 'cancel', 'release', 'dismiss'];
 const COPIED = 2000; // ms in which a button says that it has worked
-
-/** Ways to what is elsewhere on the page; a shell may not have them. */
-export interface Ways {
-  openNotebook?: (path: string) => void;
-  openRequest?: () => void;
-  /** Without it, logs are shown in the card. */
-  openLogs?: (allocationId: string) => void;
-}
 
 export interface CardProps {
   gpufit: IGpuFit;
@@ -48,7 +32,7 @@ export function Card({ gpufit, allocation, ways, asked }: CardProps): React.JSX.
   const { id, name, node, image, state } = allocation;
   const work = useWork<Action>();
   useReconnected(gpufit.model, work.dismiss);
-  const [open, setOpen] = useState<'extend' | 'logs' | null>(null);
+  const [open, setOpen] = useState<'extend' | 'logs' | 'usage' | null>(null);
   const label = useId();
   useEffect(() => {
     if (asked !== null) {
@@ -57,7 +41,6 @@ export function Card({ gpufit, allocation, ways, asked }: CardProps): React.JSX.
   }, [asked]);
   const { word, tone, mark } = standing(allocation, trans);
   const progress = doing(allocation, trans);
-  const message = messageOf(allocation);
   const attachments = notebooksOf(id, model.attachments);
   const current = gpufit.actions.notebook;
   const here = current !== null && gpufit.actions.allocationOf(current)?.id === id;
@@ -66,7 +49,7 @@ export function Card({ gpufit, allocation, ways, asked }: CardProps): React.JSX.
   const actions = actionsOf(allocation, { notebook: path, here, attached: attachments.length > 0 });
 
   const press = (action: Action): void => {
-    if (action === 'extend' || (action === 'logs' && ways.openLogs === undefined)) {
+    if (opensInPlace(action, ways)) {
       setOpen(open === action ? null : action);
     } else {
       void work.run(action, () => does(action, gpufit, allocation, ways));
@@ -77,7 +60,7 @@ export function Card({ gpufit, allocation, ways, asked }: CardProps): React.JSX.
     allocation,
     work,
     open,
-    inPlace: ways.openLogs === undefined,
+    ways,
     notebook: path,
     press
   };
@@ -105,6 +88,7 @@ export function Card({ gpufit, allocation, ways, asked }: CardProps): React.JSX.
         {gpuWords(allocation, model.nodes, trans)}
         {node !== null && <span className="jp-mod-node"> {trans.__('on %1', node)}</span>}
       </div>
+      <JobLines allocation={allocation} trans={trans} />
       <Times allocation={allocation} model={model} trans={trans} />
       {image !== null && image !== progress?.detail && (
         <div
@@ -117,7 +101,7 @@ export function Card({ gpufit, allocation, ways, asked }: CardProps): React.JSX.
       {progress !== null && <Progress doing={progress} />}
       {allocation.queue !== null && <Place gpufit={gpufit} queue={allocation.queue} />}
       <Unreachable allocation={allocation} model={model} trans={trans} />
-      {message !== '' && <Note tone={tone === 'bad' ? 'bad' : 'quiet'} text={message} />}
+      <Message allocation={allocation} open={ways.openFolder} trans={trans} />
       {allocation.warning !== '' && state !== 'ended' && (
         <Note tone="warn" mark="alert" text={sentence(allocation.warning)}>
           {warned && <Act action="extend" {...acts} />}
@@ -163,6 +147,9 @@ export function Card({ gpufit, allocation, ways, asked }: CardProps): React.JSX.
           close={() => setOpen(null)}
         />
       )}
+      {open === 'usage' && actions.includes('usage') && (
+        <UsageOf gpufit={gpufit} allocation={allocation} />
+      )}
       {open === 'logs' && actions.includes('logs') && <Logs gpufit={gpufit} id={id} />}
     </li>
   );
@@ -178,9 +165,16 @@ interface ActProps extends Pick<CardProps, 'gpufit' | 'allocation'> {
   action: Action;
   work: Work<Action>;
   open: Action | null;
-  inPlace: boolean;
+  ways: Ways;
   notebook: string | null;
   press: (action: Action) => void;
+}
+
+/** Whether it shows something in the card. */
+function opensInPlace(action: Action, { openLogs }: Ways): action is 'extend' | 'logs' | 'usage' {
+  const places: Action[] =
+    openLogs === undefined ? ['extend', 'usage', 'logs'] : ['extend', 'usage'];
+  return places.includes(action);
 }
 
 /** The button of an action. */
@@ -192,7 +186,6 @@ function Act(props: ActProps): React.JSX.Element {
     return () => clearTimeout(timer);
   }, [done]);
   const words = wordsOf(props);
-  const opens = action === 'extend' || (action === 'logs' && props.inPlace);
   return (
     <Button
       {...words}
@@ -200,121 +193,11 @@ function Act(props: ActProps): React.JSX.Element {
       action={action}
       busy={work.busy === action}
       off={work.busy !== null}
-      expanded={opens ? props.open === action : undefined}
+      expanded={opensInPlace(action, props.ways) ? props.open === action : undefined}
       onPress={() => {
         setDone(action === 'copy');
         press(action);
       }}
     />
   );
-}
-
-function wordsOf(props: ActProps): Pick<ButtonProps, 'label' | 'title' | 'kind'> {
-  const { action, gpufit, allocation, notebook } = props;
-  const { trans } = gpufit;
-  const { name } = allocation;
-  const file = PathExt.basename(notebook ?? '');
-  switch (action) {
-    case 'attach':
-      return { kind: 'main', label: trans.__('Attach %1', file), title: attachTitle(props, file) };
-    case 'detach':
-      return {
-        kind: 'link',
-        label: trans.__('Detach'),
-        title: trans.__('Give the notebooks their own kernels back. "%1" goes on.', name)
-      };
-    case 'new':
-      return {
-        label: trans.__('New notebook'),
-        title: trans.__('Open a new notebook that runs on "%1"', name)
-      };
-    case 'again':
-      return { label: trans.__('Ask again'), title: trans.__('Ask once more for the same') };
-    case 'logs':
-      return { kind: 'link', label: trans.__('Logs'), title: trans.__('What "%1" prints', name) };
-    case 'extend':
-      return {
-        kind: 'link',
-        label: trans.__('Extend'),
-        title: trans.__('Give "%1" more time', name)
-      };
-    case 'copy':
-      return {
-        kind: 'link',
-        label: trans.__('Copy line'),
-        title: trans.__('Copy the %gpufit line that asks for the same, for a notebook')
-      };
-    case 'cancel':
-      return { kind: 'link', label: trans.__('Cancel'), title: trans.__('Take the request back') };
-    case 'release':
-      return {
-        kind: 'link',
-        label: trans.__('Release'),
-        title: trans.__('End "%1" and give its GPUs back', name)
-      };
-    case 'dismiss':
-      return {
-        kind: 'link',
-        label: trans.__('Dismiss'),
-        title: trans.__('Do not show it any more')
-      };
-  }
-}
-
-function attachTitle({ gpufit, allocation }: ActProps, file: string): string {
-  const { actions, trans } = gpufit;
-  const now = actions.notebook === null ? null : actions.allocationOf(actions.notebook);
-  const first =
-    allocation.state === 'running'
-      ? trans.__('Run %1 on these GPUs.', file)
-      : trans.__('Run %1 on these GPUs as soon as they are there.', file);
-  const then =
-    now === null
-      ? trans.__('Its own kernel is kept, with its variables.')
-      : trans.__('It leaves "%1", which goes on.', now.name);
-  return `${first} ${then}`;
-}
-
-async function does(
-  action: Action,
-  gpufit: IGpuFit,
-  allocation: Allocation,
-  ways: Ways
-): Promise<void> {
-  const { actions, model } = gpufit;
-  const { id } = allocation;
-  switch (action) {
-    case 'attach':
-      await actions.attach(id);
-      break;
-    case 'detach':
-      await actions.detach(id);
-      break;
-    case 'new':
-      await actions.newNotebook(id);
-      break;
-    case 'again':
-      await actions.request({ gpus: 1, memory: 0, ...allocation.request }, 'nothing');
-      model.dismiss(id);
-      break;
-    case 'logs':
-      ways.openLogs?.(id);
-      break;
-    case 'copy':
-      actions.copyLine(id);
-      break;
-    case 'cancel':
-      await actions.release(id);
-      break;
-    case 'release':
-      if (await confirmRelease(gpufit, [allocation])) {
-        await actions.release(id);
-      }
-      break;
-    case 'dismiss':
-      model.dismiss(id);
-      break;
-    case 'extend':
-      break; // asked in place
-  }
 }

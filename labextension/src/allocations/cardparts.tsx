@@ -13,6 +13,7 @@ import type { Allocation, Attachment } from '../wire';
 import { outage, span, times, type Doing, type Waiting } from './holding';
 
 const SECOND = 1000;
+const LATER = 120; // s after its end, from which on its times change each minute (`span`)
 
 /** Age and time left. Only this renders again as time passes. */
 export function Times(props: {
@@ -20,8 +21,9 @@ export function Times(props: {
   model: GpuFitModel;
   trans: TranslationBundle;
 }): React.JSX.Element {
-  useClock(SECOND);
   const { allocation, model, trans } = props;
+  const { ended } = allocation;
+  useClock(ended !== null && model.now() - ended > LATER ? 60 * SECOND : SECOND);
   return <div className="jp-GpuFit-fact">{times(allocation, model.now(), trans).join(' · ')}</div>;
 }
 

@@ -28,24 +28,32 @@ export function standing(allocation: Allocation, trans: TranslationBundle): Stan
       if (allocation.unreachable_since !== null) {
         return { word: trans.__('node does not answer'), tone: 'warn', mark: 'alert' };
       }
-      return allocation.progress === null
-        ? { word: trans.__('running'), tone: 'good', mark: 'dot' }
-        : { word: trans.__('restarting'), tone: 'busy', mark: 'ring' };
+      if (allocation.progress === null) {
+        return { word: trans.__('running'), tone: 'good', mark: 'dot' };
+      }
+      return allocation.job === null
+        ? { word: trans.__('restarting'), tone: 'busy', mark: 'ring' }
+        : { word: trans.__('trying again'), tone: 'busy', mark: 'ring' };
     case 'stopping':
       return { word: trans.__('stopping'), tone: 'busy', mark: 'ring' };
     case 'ended':
-      return ending(allocation.reason, trans);
+      return ending(allocation, trans);
   }
 }
 
-function ending(reason: string | null, trans: TranslationBundle): Standing {
+function ending({ reason, job }: Allocation, trans: TranslationBundle): Standing {
+  if (reason === 'released' && job !== null) {
+    return { word: trans.__('stopped'), tone: 'quiet', mark: 'check' };
+  }
   const words: Record<string, Standing> = {
     released: { word: trans.__('released'), tone: 'quiet', mark: 'check' },
+    finished: { word: trans.__('finished'), tone: 'good', mark: 'check' },
     cancelled: { word: trans.__('cancelled'), tone: 'quiet', mark: 'cross' },
     expired: { word: trans.__('time is over'), tone: 'quiet', mark: 'clock' },
     idle: { word: trans.__('released: it did nothing'), tone: 'quiet', mark: 'clock' },
     failed: { word: trans.__('failed'), tone: 'bad', mark: 'alert' },
     'node-lost': { word: trans.__('node lost'), tone: 'bad', mark: 'alert' },
+    'over-memory': { word: trans.__('stopped: too much memory'), tone: 'bad', mark: 'alert' },
     rejected: { word: trans.__('refused'), tone: 'bad', mark: 'alert' }
   };
   return words[reason ?? ''] ?? { word: reason ?? trans.__('ended'), tone: 'quiet', mark: 'check' };
@@ -62,7 +70,7 @@ export interface Doing {
 /** What it does on its way to run, or to its end; `null`: nothing, or it waits in the queue. */
 export function doing(allocation: Allocation, trans: TranslationBundle): Doing | null {
   const { state, progress, queue } = allocation;
-  if (state === 'stopping') {
+  if (state === 'stopping' && progress?.phase !== 'collecting') {
     return { words: trans.__('Giving everything back'), detail: '', fraction: null };
   }
   if (state === 'ended' || queue !== null || (state === 'running' && progress === null)) {
@@ -78,17 +86,21 @@ export function doing(allocation: Allocation, trans: TranslationBundle): Doing |
       fraction: total === null || total <= 0 ? null : Math.min(current / total, 1)
     };
   }
+  const fraction =
+    current === null || total === null || total <= 0 ? null : Math.min(current / total, 1);
   const words: Record<string, string> = {
     placing: trans.__('Looking for GPUs'),
     pulling: trans.__('Pulling the image'),
     creating: trans.__('Setting it up'),
+    uploading: trans.__('Copying the folder there'),
+    collecting: trans.__('Fetching its outputs'),
     starting: trans.__('Starting'),
     connecting: trans.__('Waiting for the kernel')
   };
   return {
     words: words[phase] ?? (phase === '' ? trans.__('Asked') : phase),
     detail: phase === 'pulling' ? message.slice(message.indexOf(' ') + 1) : message,
-    fraction: null
+    fraction
   };
 }
 
@@ -128,14 +140,20 @@ export function waiting(queue: Queued, now: number, trans: TranslationBundle): W
 
 /** How old it is, and how much time is left: each changes as time passes. */
 export function times(allocation: Allocation, now: number, trans: TranslationBundle): string[] {
-  const { state, created, ended, expires, time } = allocation;
+  const { state, created, ended, expires, time, job, started } = allocation;
+  const ran =
+    job === null || started === null
+      ? []
+      : [trans.__('ran for %1', span((ended ?? now) - started))];
   if (state === 'ended') {
-    return [trans.__('ended %1 ago', span(now - (ended ?? now)))];
+    return [...ran, trans.__('ended %1 ago', span(now - (ended ?? now)))];
   }
   const age =
     state === 'pending' || state === 'starting'
       ? trans.__('asked %1 ago', span(now - created))
-      : trans.__('%1 old', span(now - created));
+      : job !== null && started !== null
+        ? trans.__('runs for %1', span(now - started))
+        : trans.__('%1 old', span(now - created));
   if (state === 'stopping') {
     return [age];
   }
@@ -222,6 +240,11 @@ export function held(model: Pick<GpuFitModel, 'allocations'>): Allocation[] {
   return [...model.allocations.values()].filter(still).reverse();
 }
 
+/** Those of them that notebooks can run on: a job's are the job's. */
+export function forNotebooks(model: Pick<GpuFitModel, 'allocations'>): Allocation[] {
+  return held(model).filter(one => one.job === null);
+}
+
 /** How many allocations and GPUs are held, or asked for. */
 export function heldWords(held: readonly Allocation[], trans: TranslationBundle): string {
   const gpus = held.reduce((sum, one) => sum + (one.gpus.length || (one.request.gpus ?? 1)), 0);
@@ -260,74 +283,6 @@ export function outage({ state, unreachable_since: since, message }: Allocation)
   return since === null || state === 'ended' ? null : message;
 }
 
-// --- what can be done
-
-export type Action =
-  | 'attach'
-  | 'detach'
-  | 'new'
-  | 'again'
-  | 'logs'
-  | 'extend'
-  | 'copy'
-  | 'cancel'
-  | 'release'
-  | 'dismiss';
-
-export interface Circumstances {
-  /** The notebook that the person works in; `null`: none is open. */
-  notebook: string | null;
-  /** Whether that one runs there, or will. */
-  here: boolean;
-  /** Whether any notebook does. */
-  attached: boolean;
-}
-
-/** What can be done with it now, in the order in which it is offered. */
-export function actionsOf(allocation: Allocation, now: Circumstances): Action[] {
-  const { state, node, time } = allocation;
-  if (state === 'ended') {
-    return node === null ? ['again', 'copy', 'dismiss'] : ['again', 'logs', 'copy', 'dismiss'];
-  }
-  if (state === 'stopping') {
-    return ['logs', 'copy'];
-  }
-  const actions: Action[] = [];
-  if (now.notebook !== null && !now.here) {
-    actions.push('attach');
-  }
-  if (now.attached) {
-    actions.push('detach');
-  }
-  actions.push('new');
-  if (state !== 'pending') {
-    actions.push('logs');
-  }
-  if (time !== null && state === 'running') {
-    actions.push('extend');
-  }
-  actions.push('copy', state === 'running' ? 'release' : 'cancel');
-  return actions;
-}
-
-/** What somebody who releases it loses, in sentences; none: nothing. */
-export function losses(
-  allocation: Allocation,
-  notebooks: readonly Attachment[],
-  trans: TranslationBundle
-): string[] {
-  if (allocation.state !== 'running') {
-    return [];
-  }
-  const kernel = trans.__(
-    'Its kernel ends: what it computes and its variables are lost, and so are files that are only in its container.'
-  );
-  const own = notebooks
-    .filter(one => one.state === 'attached')
-    .map(one => trans.__('%1 goes back to its own kernel, with the variables it had.', one.path));
-  return [kernel, ...own];
-}
-
 // --- what is told to those who do not see it
 
 /** What has changed, in sentences: each change of state, not each tick of a clock or byte of a pull. */
@@ -344,6 +299,9 @@ function change(
   now: Allocation,
   trans: TranslationBundle
 ): string[] {
+  if (before === undefined && now.state === 'ended') {
+    return []; // it was over before anybody looked
+  }
   const told: string[] = [];
   const { word } = standing(now, trans);
   if (before === undefined || standing(before, trans).word !== word) {

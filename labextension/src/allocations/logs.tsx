@@ -2,17 +2,17 @@
 
 import { Clipboard, MainAreaWidget } from '@jupyterlab/apputils';
 import { ReactWidget, textEditorIcon } from '@jupyterlab/ui-components';
-import React, { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'react';
-import { sentenceOf } from '../api';
+import React, { useEffect, useLayoutEffect, useMemo, useReducer, useRef, useState } from 'react';
 import type { IGpuFit } from '../tokens';
 import { Button } from '../ui/button';
 import { useSignals } from '../ui/hooks';
 import { Sign } from '../ui/marks';
+import { isSeen } from '../ui/seen';
 import { plain, runs } from './ansi';
 import { Note } from './cardparts';
 import { standing } from './holding';
+import { LogReader } from './logreader';
 
-const AGAIN = 3000; // ms between two looks
 const TAILS = [200, 1000, 10_000, 100_000]; // lines
 
 /** A tab of the main area with what it printed. `gpufit:logs` adds it, unless it is there already. */
@@ -55,7 +55,7 @@ export function Logs({ gpufit, id }: { gpufit: IGpuFit; id: string }): React.JSX
   const root = useRef<HTMLDivElement>(null);
   const allocation = model.allocations.get(id);
   const ended = allocation === undefined || allocation.state === 'ended';
-  const { text, error, look } = useLog(gpufit, id, tail, ended, follow && !ended, root);
+  const { text, error, over, look } = useLog(gpufit, id, tail, follow, root);
   const end = useEnd(text, follow);
   const printed = useMemo(() => runs(text ?? ''), [text]);
   useEffect(() => setCopied(false), [text]);
@@ -66,8 +66,8 @@ export function Logs({ gpufit, id }: { gpufit: IGpuFit; id: string }): React.JSX
         <label>
           <input
             type="checkbox"
-            checked={follow && !ended}
-            disabled={ended}
+            checked={follow && !over}
+            disabled={over}
             onChange={event => setFollow(event.target.checked)}
           />
           {trans.__('Follow')}
@@ -113,7 +113,7 @@ export function Logs({ gpufit, id }: { gpufit: IGpuFit; id: string }): React.JSX
             {ended
               ? trans.__('It has printed nothing.')
               : trans.__('It has printed nothing so far.')}{' '}
-            {trans.__('(What cells print is in their notebook.)')}
+            {allocation?.job == null && trans.__('(What cells print is in their notebook.)')}
           </p>
         ) : (
           <pre>
@@ -147,61 +147,36 @@ function State({ gpufit, id }: { gpufit: IGpuFit; id: string }): React.JSX.Eleme
   );
 }
 
-interface Log {
-  /** `null`: nobody knows yet. */
-  text: string | null;
-  error: string;
-  /** Look now. */
-  look: () => void;
-}
+type Log = Pick<LogReader, 'text' | 'error' | 'over' | 'look'>;
 
-/** What is printed: now, and, with `follow`, every few seconds while it can be seen; and once more at the end. */
+/** What is printed; with `follow` also what comes, as long as it can be seen. */
 function useLog(
   { model }: IGpuFit,
   id: string,
   tail: number,
-  ended: boolean,
   follow: boolean,
   root: React.RefObject<HTMLElement | null>
 ): Log {
-  const [text, setText] = useState<string | null>(null);
-  const [error, setError] = useState('');
-  const [asked, ask] = useState(0);
-  useEffect(() => {
-    let gone = false;
-    let timer: ReturnType<typeof setTimeout> | undefined;
-    const look = async (): Promise<void> => {
-      let problem = '';
-      let log: string | null = null;
-      try {
-        log = await model.api.logs(id, tail);
-      } catch (thrown) {
-        problem = sentenceOf(thrown);
-      }
-      if (!gone) {
-        setText(before => log ?? before); // what is known stays, whatever goes wrong
-        setError(problem);
-        plan();
-      }
-    };
-    const plan = (): void => {
-      if (follow) {
-        timer = setTimeout(() => (isSeen(root.current) ? void look() : plan()), AGAIN);
-      }
-    };
-    void look();
-    return () => {
-      gone = true;
-      clearTimeout(timer);
-    };
-  }, [model, id, tail, ended, follow, asked, root]);
-  return { text, error, look: () => ask(count => count + 1) };
-}
-
-function isSeen(node: HTMLElement | null): boolean {
-  return (
-    node !== null && node.getClientRects().length > 0 && document.visibilityState === 'visible'
+  const reader = useMemo(
+    () => new LogReader(model.api, id, tail, () => isSeen(root.current)),
+    [model, id, tail, root]
   );
+  const [, again] = useReducer((count: number) => count + 1, 0);
+  useEffect(() => {
+    reader.changed.connect(again);
+    reader.begin();
+    return () => {
+      reader.changed.disconnect(again);
+      reader.stop();
+    };
+  }, [reader]);
+  useEffect(() => {
+    reader.follow = follow;
+  }, [reader, follow]);
+  const before = useRef<string | null>(null);
+  before.current = reader.text ?? before.current; // what is known stays until there is something else
+  const { error, over } = reader;
+  return { text: before.current, error, over, look: () => reader.look() };
 }
 
 /** Stays at the end as text comes, unless the person has scrolled away from it. */

@@ -4,7 +4,8 @@ import { Dialog, showDialog } from '@jupyterlab/apputils';
 import React from 'react';
 import type { IGpuFit } from '../tokens';
 import type { Allocation } from '../wire';
-import { losses, notebooksOf } from './holding';
+import { notebooksOf } from './holding';
+import { losses } from './options';
 
 /**
  * Whether these may be released. It asks only where something would be lost, and the person has not switched it off.
@@ -22,6 +23,7 @@ export async function confirmRelease(
     return true;
   }
   const single = allocations.length === 1;
+  const stops = single && first.one.job !== null;
   const body = single ? (
     <ul className="jp-GpuFit-losses">
       {first.lost.map(text => (
@@ -42,12 +44,18 @@ export async function confirmRelease(
   );
   const result = await showDialog({
     title: single
-      ? trans.__('Release "%1"?', first.one.name)
+      ? stops
+        ? trans.__('Stop "%1"?', first.one.name)
+        : trans.__('Release "%1"?', first.one.name)
       : trans._n('Release %1 allocation?', 'Release %1 allocations?', allocations.length),
     body,
     buttons: [
-      Dialog.cancelButton({ label: single ? trans.__('Keep It') : trans.__('Keep Them') }),
-      Dialog.warnButton({ label: single ? trans.__('Release') : trans.__('Release All') })
+      Dialog.cancelButton({
+        label: stops ? trans.__('Let It Run') : single ? trans.__('Keep It') : trans.__('Keep Them')
+      }),
+      Dialog.warnButton({
+        label: stops ? trans.__('Stop') : single ? trans.__('Release') : trans.__('Release All')
+      })
     ]
   });
   return result.button.accept;

@@ -2,9 +2,9 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
-import { formatSize } from '../format';
+import { formatMoment, formatSize } from '../format';
 import { useClock } from '../ui/hooks';
-import type { Gpu, GpuProcess, Node } from '../wire';
+import type { Gpu, GpuProcess, Node, StoredModel } from '../wire';
 import type { Holdings } from './bars';
 import { gpuName, healthOf, memoryOf, modelsLine, usersOf } from './describe';
 import { Doctor } from './doctor';
@@ -68,6 +68,7 @@ export function NodeDetail(props: NodeDetailProps): React.JSX.Element {
         <Fact name={trans.__('Kernels run')} value={launcherOf(node, trans)} />
         {labels.length > 0 && <Fact name={trans.__('Labels')} value={labels.join(', ')} />}
       </dl>
+      {node.models !== null && <Models models={node.models} trans={trans} />}
       <Doctor examination={examination} node={node} trans={trans} />
     </div>
   );
@@ -86,6 +87,31 @@ function launcherOf({ launcher }: Node, trans: TranslationBundle): string {
   return launcher === 'docker'
     ? trans.__('in Docker containers')
     : trans.__('as plain processes of this server’s machine');
+}
+
+interface ModelsProps {
+  models: StoredModel[];
+  trans: TranslationBundle;
+}
+
+/** What is in its model store. */
+function Models({ models, trans }: ModelsProps): React.JSX.Element {
+  return (
+    <table className="jp-GpuFit-stored">
+      <caption>{trans._n('%1 model', '%1 models', models.length)}</caption>
+      <tbody>
+        {models.map(({ name, size, modified }) => (
+          <tr
+            key={name}
+            title={modified === null ? undefined : trans.__('of %1', formatMoment(modified))}
+          >
+            <td>{name}</td>
+            <td>{size === null ? trans.__('size unknown') : formatSize(size)}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
 }
 
 interface GpuLineProps {

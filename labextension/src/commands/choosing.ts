@@ -9,7 +9,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { gpuWords, held, standing } from '../allocations/holding';
 import type { IGpuFit } from '../tokens';
-import type { Way } from '../ui/toasts';
+import { toastDone, type Way } from '../ui/toasts';
 import type { Allocation, Node } from '../wire';
 import { CommandIDs } from './commandargs';
 
@@ -48,14 +48,34 @@ export class Choice {
     return id !== undefined && this.gpufit.model.allocations.get(id)?.state === 'ended';
   }
 
+  /** Whether they mean a job. */
+  isJob(args: Arguments): boolean {
+    const id = text(this.meant(args), 'allocation');
+    return id !== undefined && this.gpufit.model.allocations.get(id)?.job != null;
+  }
+
+  /** Raises an error for a job: it has no kernel. */
+  checkKernel({ name, job }: Allocation): void {
+    if (job !== null) {
+      throw new Error(
+        this.gpufit.trans.__('"%1" is a job: it has no kernel for a notebook to run on.', name)
+      );
+    }
+  }
+
   /** The one that is named, the current notebook's, the only one, or the one that the person chooses. */
-  async allocation(args: Arguments, title: string, ok: string): Promise<Allocation | null> {
-    const { model, actions } = this.gpufit;
+  async allocation(
+    args: Arguments,
+    title: string,
+    ok: string,
+    these = held(this.gpufit.model)
+  ): Promise<Allocation | null> {
+    const { actions } = this.gpufit;
     const panel = actions.notebook;
     const own = panel && actions.allocationOf(panel);
     return text(args, 'allocation') === undefined && own !== null
       ? own
-      : this.among(held(model), args, title, ok);
+      : this.among(these, args, title, ok);
   }
 
   /** The one that is named, the only one of these, or the one that the person chooses. */
@@ -83,6 +103,24 @@ export class Choice {
       trans
     );
   }
+}
+
+/** Whether a person chose it, who has nobody to reject to. */
+export function isChosen(args: Arguments): boolean {
+  return args['isPalette'] === true || args['isMenu'] === true;
+}
+
+/** Tell what was done, to a person who chose it. */
+export function say(args: Arguments, message: string): void {
+  if (isChosen(args)) {
+    toastDone(message);
+  }
+}
+
+/** What somebody gave, without what only says where it comes from. */
+export function given(args: Arguments, ...but: string[]): Arguments {
+  const ways = ['isPalette', 'isMenu', 'pointed', 'selected', '__luminoEvent', ...but];
+  return Object.fromEntries(Object.entries(args).filter(([name]) => !ways.includes(name)));
 }
 
 export function text(args: Arguments, name: string): string | undefined {

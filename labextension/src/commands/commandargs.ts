@@ -5,6 +5,7 @@ import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 export const CommandIDs = {
   open: 'gpufit:open',
   request: 'gpufit:request',
+  train: 'gpufit:train',
   attach: 'gpufit:attach',
   detach: 'gpufit:detach',
   release: 'gpufit:release',
@@ -30,6 +31,35 @@ const confirm = {
 };
 const duration = { type: ['string', 'number'] };
 
+const wishes = {
+  gpus: {
+    type: 'integer',
+    minimum: 1,
+    description: 'How many GPUs. Left out: the person is asked.'
+  },
+  memory: {
+    type: ['string', 'integer', 'array'],
+    items: { type: ['string', 'integer'] },
+    description: 'Memory of each GPU: bytes or text such as 16GiB; a list has one for each.'
+  },
+  name: { type: 'string', description: 'Name of the allocation.' },
+  image: { type: 'string', description: 'Container image to run.' },
+  time: { ...duration, description: 'It ends by itself after that: seconds, or such as 2h.' },
+  shared: { type: 'boolean', description: 'Whether other shared allocations may use them, too.' },
+  wait: {
+    ...duration,
+    description: 'How long it may wait in the queue: seconds, or such as 10m.'
+  },
+  node: { type: 'string', description: 'Only on nodes whose name matches this pattern.' },
+  gpu_model: { type: 'string', description: 'Only GPUs whose model matches this pattern.' },
+  model: { type: 'string', description: 'Rather on nodes whose model store has that.' },
+  require_model: { type: 'boolean', description: 'Only on those.' },
+  write_models: { type: 'boolean', description: 'Whether the model store may be written.' },
+  labels: { type: 'object', description: 'Only on nodes with these labels.' },
+  priority: { type: 'integer', description: 'Of those that wait, a higher one comes first.' },
+  share_card: { type: 'boolean', description: 'Whether several GPUs may be of one card.' }
+};
+
 /** The properties of each command's argument; none is required. */
 export const ARGUMENTS: Record<CommandID, ReadonlyPartialJSONObject> = {
   'gpufit:open': {
@@ -39,30 +69,29 @@ export const ARGUMENTS: Record<CommandID, ReadonlyPartialJSONObject> = {
       description: 'The section to bring into view.'
     }
   },
+  'gpufit:train': {
+    path: {
+      type: 'string',
+      description: 'Path of the script or notebook. Left out: what is selected, or open.'
+    },
+    run: { type: 'string', description: 'Instead of a path: a script, a notebook, or a command …' },
+    folder: { type: 'string', description: '… and the folder that it is run in.' },
+    args: {
+      type: 'array',
+      items: { type: 'string' },
+      description: 'What follows the script.'
+    },
+    env: { type: 'object', description: 'Further variables of its environment.' },
+    retries: { type: 'integer', minimum: 0, description: 'How often it is started again.' },
+    launcher: { type: 'string', enum: ['torchrun'], description: 'One process for each GPU.' },
+    sweep: {
+      type: 'object',
+      description: 'Lists of values, by parameter: one job for each combination.'
+    },
+    ...wishes
+  },
   'gpufit:request': {
-    gpus: {
-      type: 'integer',
-      minimum: 1,
-      description: 'How many GPUs. Left out: the person is asked.'
-    },
-    memory: {
-      type: ['string', 'integer', 'array'],
-      items: { type: ['string', 'integer'] },
-      description: 'Memory of each GPU: bytes or text such as 16GiB; a list has one for each.'
-    },
-    name: { type: 'string', description: 'Name of the allocation.' },
-    image: { type: 'string', description: 'Container image to run.' },
-    time: { ...duration, description: 'It ends by itself after that: seconds, or such as 2h.' },
-    shared: { type: 'boolean', description: 'Whether other shared allocations may use them, too.' },
-    wait: {
-      ...duration,
-      description: 'How long it may wait in the queue: seconds, or such as 10m.'
-    },
-    node: { type: 'string', description: 'Only on nodes whose name matches this pattern.' },
-    model: { type: 'string', description: 'Only GPUs whose model matches this pattern.' },
-    labels: { type: 'object', description: 'Only on nodes with these labels.' },
-    priority: { type: 'integer', description: 'Of those that wait, a higher one comes first.' },
-    share_card: { type: 'boolean', description: 'Whether several GPUs may be of one card.' },
+    ...wishes,
     then: {
       type: 'string',
       enum: ['attach', 'new', 'nothing'],

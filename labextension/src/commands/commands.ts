@@ -10,21 +10,19 @@ import type { JupyterFrontEnd } from '@jupyterlab/application';
 import { InputDialog } from '@jupyterlab/apputils';
 import { NotebookPanel, type INotebookTracker } from '@jupyterlab/notebook';
 import type { ReadonlyJSONObject } from '@lumino/coreutils';
-import type { Then } from '../actions';
-import { held, notebooksOf } from '../allocations/holding';
+import { forNotebooks, held, notebooksOf } from '../allocations/holding';
 import { confirmRelease } from '../allocations/releasing';
-import { ApiError, sentenceOf } from '../api';
+import { sentenceOf } from '../api';
 import { formatMoment } from '../format';
-import { exactSize } from '../line';
-import { requestWords } from '../request/telling';
 import type { Surfaces } from '../shell/surfaces';
 import type { IGpuFit } from '../tokens';
 import { gpuIcon } from '../ui/icons';
-import { toastDone, toastProblem, type Way } from '../ui/toasts';
-import type { Allocation, Request } from '../wire';
-import { Choice, named, oneOf, Problem, text, type Arguments } from './choosing';
+import { toastProblem } from '../ui/toasts';
+import type { Allocation } from '../wire';
+import { Choice, isChosen, named, oneOf, Problem, say, text, type Arguments } from './choosing';
 import { ARGUMENTS, CommandIDs, type CommandID } from './commandargs';
-import { askRequest } from './requestdialog';
+import { request } from './requesting';
+import { train } from './training';
 
 interface Command {
   label: string;
@@ -33,6 +31,8 @@ interface Command {
   needs?: 'server' | 'allocation' | 'attachment';
   /** Whether it can be done with an allocation that has ended, too. */
   lasting?: boolean;
+  /** Whether it needs a kernel, which a job has not. */
+  kernel?: boolean;
   execute: (args: Arguments) => unknown;
 }
 
@@ -70,12 +70,21 @@ export class Commands {
         label: trans.__('Request GPUs…'),
         caption: trans.__('Ask for GPUs, for the current notebook, a new one, or for later'),
         needs: 'server',
-        execute: args => this.request(args)
+        execute: args => request(this.app, this.gpufit, this.surfaces, args)
+      },
+      [CommandIDs.train]: {
+        label: trans.__('Train on GPUs…'),
+        caption: trans.__(
+          'Run a script, a notebook or a command on GPUs, also while nobody looks: a job'
+        ),
+        needs: 'server',
+        execute: args => train(this.app, this.gpufit, this.surfaces, args)
       },
       [CommandIDs.attach]: {
         label: trans.__('Attach to GPUs…'),
         caption: trans.__('Let a notebook run on GPUs that you hold; its local kernel is kept'),
         needs: 'allocation',
+        kernel: true,
         execute: args => this.attach(args)
       },
       [CommandIDs.detach]: {
@@ -132,7 +141,7 @@ export class Commands {
           this.onOne(args, trans.__('Copy %gpufit line'), trans.__('Copy'), one => {
             actions.copyLine(one.id);
             const line = actions.lineFor(one.id);
-            this.say(args, trans.__('Copied: %1', line));
+            say(args, trans.__('Copied: %1', line));
             return line;
           })
       },
@@ -140,11 +149,16 @@ export class Commands {
         label: trans.__('New Notebook on GPUs…'),
         caption: trans.__('Open a new notebook that runs on GPUs that you hold'),
         needs: 'allocation',
-        execute: args =>
-          this.onOne(args, trans.__('New notebook on GPUs'), trans.__('Open'), async one => {
+        kernel: true,
+        execute: async args => {
+          const [title, ok] = [trans.__('New notebook on GPUs'), trans.__('Open')];
+          const one = await this.choice.allocation(args, title, ok, forNotebooks(model));
+          if (one !== null) {
+            this.choice.checkKernel(one);
             await actions.newNotebook(one.id);
-            return one;
-          })
+          }
+          return one;
+        }
       },
       [CommandIDs.examine]: {
         label: trans.__('Examine Node…'),
@@ -169,13 +183,17 @@ export class Commands {
     };
   }
 
-  private add(id: CommandID, { label, caption, needs, lasting, execute }: Command): void {
+  private add(id: CommandID, command: Command): void {
+    const { label, caption, needs, lasting, kernel, execute } = command;
     this.app.commands.addCommand(id, {
       label,
       caption,
       icon: args => (isChosen(args) ? undefined : gpuIcon),
       describedBy: { args: { type: 'object', properties: ARGUMENTS[id] } as ReadonlyJSONObject },
-      isEnabled: args => this.has(needs) && (lasting || !this.choice.isOver(args)),
+      isEnabled: args =>
+        this.has(needs) &&
+        (lasting || !this.choice.isOver(args)) &&
+        !(kernel && this.choice.isJob(args)),
       execute: async args => {
         try {
           await this.known(needs);
@@ -194,64 +212,11 @@ export class Commands {
 
   // --- what the longer ones do
 
-  private async request(args: Arguments): Promise<Allocation | null> {
-    const { actions, settings, trans } = this.gpufit;
-    const { then, ...given } = without(args, 'isPalette', 'isMenu', 'pointed', '__luminoEvent');
-    if (given['gpus'] !== undefined) {
-      return this.requestThen(given as unknown as Request, (then ?? 'nothing') as Then, args);
-    }
-    const { requestGpus, requestMemory, requestTime } = settings.values;
-    const asked = await askRequest(
-      {
-        gpus: String(requestGpus),
-        memory: sizeText(given['memory']) ?? requestMemory,
-        time: text(given, 'time') ?? requestTime
-      },
-      actions.notebook !== null,
-      trans
-    );
-    return (
-      asked && this.requestThen({ ...given, ...asked.request }, (then ?? asked.then) as Then, args)
-    );
-  }
-
-  private async requestThen(request: Request, then: Then, args: Arguments): Promise<Allocation> {
-    const { actions, draft, trans } = this.gpufit;
-    try {
-      const asked = await actions.request(request, then);
-      if (then === 'nothing') {
-        this.say(args, trans.__('"%1" is asked for', asked.name)); // else the notebook says so
-      }
-      return asked;
-    } catch (error) {
-      if (!(error instanceof ApiError) || !/^(no-fit|never-fits)$/.test(error.code)) {
-        throw error;
-      }
-      const why = (): void => {
-        const { gpus, memory, time = '' } = request;
-        const written = { gpus: String(gpus), time: String(time) };
-        draft.change({ ...written, memory: sizeText(memory) ?? '' });
-        this.surfaces.open('request');
-      };
-      const ways: Way[] = [{ label: trans.__('Show Why'), go: why }];
-      const { nearest } = error.details;
-      if (nearest) {
-        const { gpus, memory } = nearest;
-        const instead = { ...request, gpus, memory, then, isPalette: true };
-        ways.unshift({
-          label: trans.__('Take %1', requestWords(nearest, trans)),
-          go: () => this.app.commands.execute(CommandIDs.request, instead)
-        });
-      }
-      throw new Problem(error, ways);
-    }
-  }
-
   private async attach(args: Arguments): Promise<Allocation | null> {
     const { model, actions, trans } = this.gpufit;
     const panel = this.notebookAt(text(args, 'path')) ?? actions.notebook;
     const own = panel && actions.allocationOf(panel);
-    const others = held(model).filter(one => one.id !== own?.id);
+    const others = forNotebooks(model).filter(one => one.id !== own?.id);
     if (own && others.length === 0 && text(args, 'allocation') === undefined) {
       throw new Error(
         trans.__('This notebook runs on "%1" already, and you hold no other GPUs.', own.name)
@@ -260,6 +225,7 @@ export class Commands {
     const [title, ok] = [trans.__('Attach to GPUs'), trans.__('Attach')];
     const one = await this.choice.among(others, args, title, ok);
     if (one !== null) {
+      this.choice.checkKernel(one);
       await actions.attach(one.id, panel);
     }
     return one;
@@ -281,7 +247,12 @@ export class Commands {
     const attached = notebooksOf(one.id, model.attachments).length > 0;
     const released = await actions.release(one.id);
     if (!attached) {
-      this.say(args, trans.__('"%1" is released', one.name)); // else its notebooks say so
+      say(
+        args,
+        one.job === null
+          ? trans.__('"%1" is released', one.name)
+          : trans.__('"%1" is stopped', one.name)
+      ); // else its notebooks say so
     }
     return released;
   }
@@ -293,10 +264,7 @@ export class Commands {
       return null;
     }
     const released = await Promise.all(all.map(one => actions.release(one.id)));
-    this.say(
-      args,
-      trans._n('%1 allocation is released', '%1 allocations are released', all.length)
-    );
+    say(args, trans._n('%1 allocation is released', '%1 allocations are released', all.length));
     return released;
   }
 
@@ -323,7 +291,7 @@ export class Commands {
     }
     const extended = await actions.extend(one.id, more);
     const { name, expires } = extended;
-    this.say(
+    say(
       args,
       expires === null
         ? trans.__('"%1" has more time', name)
@@ -341,13 +309,6 @@ export class Commands {
   ): Promise<T | null> {
     const one = await this.choice.allocation(args, title, ok);
     return one && act(one);
-  }
-
-  /** Tell what was done, to a person who chose it. */
-  private say(args: Arguments, message: string): void {
-    if (isChosen(args)) {
-      toastDone(message);
-    }
   }
 
   // --- what is there
@@ -380,19 +341,4 @@ export class Commands {
 
   private readonly choice: Choice;
   private enabled = '';
-}
-
-/** Whether a person chose it, who has nobody to reject to. */
-function isChosen(args: Arguments): boolean {
-  return args['isPalette'] === true || args['isMenu'] === true;
-}
-
-/** A size as the form has it. */
-function sizeText(size: unknown): string | undefined {
-  const one: unknown = Array.isArray(size) ? size[0] : size;
-  return typeof one === 'number' ? exactSize(one) : typeof one === 'string' ? one : undefined;
-}
-
-function without(args: Arguments, ...names: string[]): Arguments {
-  return Object.fromEntries(Object.entries(args).filter(([name]) => !names.includes(name)));
 }

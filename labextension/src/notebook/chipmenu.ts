@@ -3,7 +3,7 @@
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import { CommandRegistry } from '@lumino/commands';
 import { Menu } from '@lumino/widgets';
-import { gpusOf, held } from '../allocations/holding';
+import { forNotebooks, gpusOf } from '../allocations/holding';
 import { CommandIDs } from '../commands/commandargs';
 import type { IGpuFit } from '../tokens';
 import { toastError } from '../ui/toasts';
@@ -19,7 +19,7 @@ export function chipMenu(gpufit: IGpuFit, panel: NotebookPanel, ways: ChipWays):
     own: own?.state === 'ended' ? null : own,
     attachment: actions.attachmentOf(panel),
     attached: [...model.attachments.values()].filter(one => one.allocation === own?.id).length,
-    others: held(model)
+    others: forNotebooks(model)
       .filter(one => one.id !== own?.id)
       .map(allocation => ({ allocation, gpus: gpusOf(allocation, model.nodes, trans) }))
   };
@@ -66,6 +66,8 @@ function act(
       return ways.execute(CommandIDs.logs, { allocation, isMenu });
     case 'release':
       return ways.execute(CommandIDs.release, { allocation, isMenu });
+    case 'train':
+      return ways.execute(CommandIDs.train, { path: panel.context.path, isMenu });
     case 'request':
       return ways.open('request');
     case 'show':

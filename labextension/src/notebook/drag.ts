@@ -34,8 +34,8 @@ export function dragFrom(
 }
 
 /** The line for an allocation: run again, it comes back to that one as long as it is there. */
-export function allocationLine({ request, name }: Allocation): string {
-  return lineOf({ ...request, name });
+export function allocationLine({ request, name, job }: Allocation): string {
+  return lineOf({ ...request, name }, job?.env);
 }
 
 /** The line that asks for what is in the form, on that node. */

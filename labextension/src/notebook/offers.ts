@@ -4,7 +4,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Allocation, Attachment } from '../wire';
 
 export type Act =
-  'detach' | 'extend' | 'logs' | 'insert' | 'show' | 'release' | 'attach' | 'request';
+  'detach' | 'extend' | 'logs' | 'insert' | 'show' | 'release' | 'attach' | 'request' | 'train';
 
 /** An entry, or `null`: a line between two groups. */
 export type Entry = { act: Act; label: string; allocation: string } | null;
@@ -56,5 +56,6 @@ export function entriesOf(
     add('attach', trans.__('Attach to %1', where), allocation.id);
   }
   add('request', trans.__('Request GPUs…'));
+  add('train', trans.__('Run This Notebook as a Job…'));
   return entries;
 }

@@ -2,12 +2,14 @@
  * What is written in the request form, and the request that it means. Pure.
  *
  *     Form ─ read ─→ Request, or a sentence for each field that is wrong
+ *     Request ─ formOf ─→ Form
  *
  * What a request and the server's answer to it are in words: `telling.ts`. As a line of code: `line.ts`.
  */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { formatSize, GiB, parseDuration, parseSize } from '../format';
+import { exactDuration, exactSize } from '../line';
 import type { Nearest, Node, Request } from '../wire';
 
 /** What is written in the form, as it is written. Empty: nothing is asked in that respect. */
@@ -25,7 +27,11 @@ export interface Form {
   wait: string;
   name: string;
   node: string;
+  gpu_model: string;
+  /** Of the nodes' model stores. */
   model: string;
+  requireModel: boolean;
+  writeModels: boolean;
   /** `room=b12, rack=3` */
   labels: string;
   priority: string;
@@ -44,7 +50,10 @@ export const EMPTY: Form = {
   wait: '10m',
   name: '',
   node: '',
+  gpu_model: '',
   model: '',
+  requireModel: false,
+  writeModels: false,
   labels: '',
   priority: '',
   shareCard: false
@@ -60,6 +69,7 @@ export type Field =
   | 'wait'
   | 'name'
   | 'node'
+  | 'gpu_model'
   | 'model'
   | 'labels'
   | 'priority';
@@ -149,7 +159,10 @@ export function read(form: Form, trans: TranslationBundle): Reading {
         return number;
       }) || undefined,
     node: field('node', form.node, text),
+    gpu_model: field('gpu_model', form.gpu_model, text),
     model: field('model', form.model, text),
+    require_model: (form.requireModel && form.model.trim() !== '') || undefined,
+    write_models: form.writeModels || undefined,
     labels: field('labels', form.labels, written => labelsOf(written, trans)),
     share_card: form.shareCard || undefined
   };
@@ -161,6 +174,51 @@ export function read(form: Form, trans: TranslationBundle): Reading {
   }
   const asked = Object.entries<unknown>(wishes).filter(([, value]) => value !== undefined);
   return { request: { gpus, memory, ...Object.fromEntries(asked) }, mistakes };
+}
+
+/** What is to be written to ask for that; of what it does not say stays what is written in `base`. */
+export function formOf(request: Partial<Request>, base: Form = EMPTY): Form {
+  const { gpus, time, wait, priority, labels } = request;
+  return {
+    ...base,
+    ...(gpus === undefined ? {} : { gpus: String(gpus) }),
+    ...memoryOf(request.memory),
+    image: request.image ?? base.image,
+    time: time === undefined ? base.time : durationText(time),
+    shared: request.shared ?? base.shared,
+    ...(wait === undefined ? {} : { waits: true, wait: durationText(wait) }),
+    name: request.name ?? base.name,
+    node: request.node ?? base.node,
+    gpu_model: request.gpu_model ?? base.gpu_model,
+    model: request.model ?? base.model,
+    requireModel: request.require_model ?? base.requireModel,
+    writeModels: request.write_models ?? base.writeModels,
+    labels: labels === undefined ? base.labels : labelsText(labels),
+    priority: priority === undefined ? base.priority : String(priority),
+    shareCard: request.share_card ?? base.shareCard
+  };
+}
+
+function memoryOf(memory: Request['memory'] | undefined): Partial<Form> {
+  if (memory === undefined) {
+    return {};
+  }
+  const sizes = (Array.isArray(memory) ? memory : [memory]).map(size =>
+    typeof size === 'string' ? size : size > 0 ? exactSize(size) : ''
+  );
+  const each = new Set(sizes).size > 1;
+  return { memory: each ? '' : (sizes[0] ?? ''), each, sizes: each ? sizes : [] };
+}
+
+/** (Not at all is as short as can be written.) */
+function durationText(time: number | string): string {
+  return typeof time === 'string' ? time : exactDuration(time);
+}
+
+function labelsText(labels: Record<string, string>): string {
+  return Object.entries(labels)
+    .map(([name, value]) => `${name}=${value}`)
+    .join(', ');
 }
 
 /** The whole number of GPUs that a text means; `null`: none. */
@@ -177,6 +235,15 @@ export function canDiffer(gpus: number | null): gpus is number {
 /** What is written for each of so many GPUs; where nothing is yet, what is written for all. */
 export function sizesOf(form: Form, gpus: number): string[] {
   return Array.from({ length: gpus }, (_, at) => form.sizes[at] ?? form.memory);
+}
+
+/** All models of these nodes, by name. */
+export function storedModels(nodes: Iterable<Node>): string[] {
+  const names = new Set<string>();
+  for (const node of nodes) {
+    node.models?.forEach(({ name }) => names.add(name));
+  }
+  return [...names].sort();
 }
 
 function labelsOf(text: string, trans: TranslationBundle): Record<string, string> {

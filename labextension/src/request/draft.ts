@@ -14,16 +14,22 @@ import type { GpuFitModel } from '../model';
 import type { Settings } from '../settings';
 import type { Decision, Nearest, Request } from '../wire';
 import { EMPTY, read, withNearest, type Form, type Mistakes, type Reading } from './asking';
+import { RunDraft } from './rundraft';
 
 const PAUSE = 200; // ms in which nothing is typed, before the server is asked
 const AGAIN = 2000; // ms between two questions that only the nodes' changes raise
 
 export class Draft implements IDisposable {
+  /** The job that is to have the GPUs, while one is written. */
+  readonly run: RunDraft;
+
   constructor(
     private readonly model: GpuFitModel,
     private readonly settings: Settings,
     private readonly trans: TranslationBundle
   ) {
+    this.run = new RunDraft(trans);
+    this.run.changed.connect(() => this.signal.emit());
     this.written = this.initial;
     this.reading = read(this.written, trans);
     settings.changed.connect(this.onSettings, this);
@@ -110,6 +116,7 @@ export class Draft implements IDisposable {
   dispose(): void {
     this.disposed = true;
     this.cancel();
+    Signal.clearData(this.run);
     Signal.clearData(this);
   }
 

@@ -102,8 +102,12 @@ export function outcome(allocation: Allocation, trans: TranslationBundle): Outco
   const { name, state, reason, queue, message, progress } = allocation;
   const node = allocation.node ?? '';
   if (state === 'ended' || state === 'stopping') {
-    const failed = ['failed', 'rejected', 'node-lost'].includes(reason ?? '');
-    return failed ? { kind: 'failed', text: trans.__('%1 failed: %2', name, message) } : null;
+    if (reason === 'finished') {
+      return { kind: 'there', text: trans.__('%1 has finished.', name) };
+    }
+    return hasFailed(allocation)
+      ? { kind: 'failed', text: trans.__('%1 failed: %2', name, message) }
+      : null;
   }
   if (queue !== null) {
     const { position, of } = queue;
@@ -123,5 +127,33 @@ export function outcome(allocation: Allocation, trans: TranslationBundle): Outco
       : node !== ''
         ? trans.__('%1 is starting on %2.', name, node)
         : trans.__('%1 is asked for.', name)
+  };
+}
+
+function hasFailed({ reason }: Allocation): boolean {
+  return ['failed', 'rejected', 'node-lost', 'over-memory'].includes(reason ?? '');
+}
+
+/** Of several, as a sweep makes them: how many are how far. `asked`: how many there were. */
+export function outcomeOfAll(
+  allocations: readonly Allocation[],
+  asked: number,
+  trans: TranslationBundle
+): Outcome {
+  const count = (is: (one: Allocation) => boolean): number => allocations.filter(is).length;
+  const failed = count(hasFailed);
+  const running = count(one => one.state === 'running');
+  // (Those that are not shown any more are over, too.)
+  const over = asked - count(one => one.state !== 'ended' && !hasFailed(one)) - failed;
+  const parts = [
+    trans._n('%1 job is asked for', '%1 jobs are asked for', asked),
+    running > 0 ? trans._n('%1 runs', '%1 run', running) : '',
+    over > 0 ? trans._n('%1 is over', '%1 are over', over) : '',
+    failed > 0 ? trans._n('%1 failed', '%1 failed', failed) : ''
+  ];
+  const all = over === asked;
+  return {
+    kind: failed > 0 ? 'failed' : all ? 'there' : 'going',
+    text: `${parts.filter(Boolean).join(', ')}.`
   };
 }

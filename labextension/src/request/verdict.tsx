@@ -16,6 +16,7 @@ import type { Decision, Nearest } from '../wire';
 import { reasons, tell } from './telling';
 
 const MOST_REASONS = 12;
+const JOB_WAITS = 86_400; // s; by itself, where nothing is said of it
 
 const ICONS: Record<Tone, LabIcon> = {
   good: checkIcon,
@@ -121,7 +122,9 @@ export function Verdict({
   if (decision === null) {
     return <Saying tone="quiet" text={trans.__('Looking for GPUs…')} old />;
   }
-  const told = tell(decision, request, model.nodes, trans);
+  const isJob = draft.run.form !== null;
+  const waits = isJob && request.wait === undefined ? { ...request, wait: JOB_WAITS } : request;
+  const told = tell(decision, waits, model.nodes, trans);
   const tones = { fits: 'good', full: 'warn', never: 'bad' } as const;
   return (
     <Saying tone={tones[told.verdict]} head={told.node} text={told.text} old={draft.isAsking}>
@@ -129,7 +132,7 @@ export function Verdict({
         gpufit={gpufit}
         nearest={decision.nearest}
         nearestLabel={told.nearest}
-        canWait={told.verdict === 'full' && request.wait === undefined}
+        canWait={told.verdict === 'full' && waits.wait === undefined}
         onTaken={onTaken}
       />
       {told.verdict !== 'fits' && model.nodes.size > 0 && (

@@ -2,6 +2,7 @@
 
 import type { IRunningSessions } from '@jupyterlab/running';
 import { gpuWords, gpusBriefly, held, sentence, span, standing } from '../allocations/holding';
+import { jobWords } from '../allocations/jobs';
 import { confirmRelease } from '../allocations/releasing';
 import type { IGpuFit } from '../tokens';
 import { gpuIcon } from '../ui/icons';
@@ -50,7 +51,7 @@ export function runningAllocations(
     shutdownLabel: trans.__('Release'),
     shutdownAllLabel: trans.__('Release All'),
     shutdownAllConfirmationText: trans.__(
-      'Release all your GPUs? What runs there stops, and its variables are lost.'
+      'Release all your GPUs? What runs there stops, jobs too, and its variables are lost.'
     )
   };
 }
@@ -71,6 +72,7 @@ function titleOf(one: Allocation, { model, actions, trans }: IGpuFit): string {
   const paths = actions.notebooksOf(one.id).map(panel => panel.context.path);
   return [
     trans.__('%1: %2', one.name, standing(one, trans).word),
+    one.job === null ? '' : trans.__('Runs: %1', jobWords(one.job)),
     trans.__('GPUs: %1', gpuWords(one, model.nodes, trans)),
     one.node === null ? '' : trans.__('Node: %1', one.node),
     one.expires === null

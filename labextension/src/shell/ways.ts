@@ -1,12 +1,12 @@
 /** Where the buttons of cards lead: to notebooks and logs in the main area, to the form of a request. */
 
 import type { JupyterFrontEnd } from '@jupyterlab/application';
-import type { Ways } from '../allocations/card';
+import type { Ways } from '../allocations/pressing';
 import { logsPanel, logsPanelId } from '../allocations/logs';
 import type { IGpuFit } from '../tokens';
 import type { Sidebar } from './sidebar';
 
-/** `tabs`: whether the main area takes more than the one document (JupyterLab's does, Notebook 7's does not). */
+/** `tabs`: whether there is a file browser, and a main area for more than the one document (not in Notebook 7). */
 export function waysOf(
   app: JupyterFrontEnd,
   gpufit: IGpuFit,
@@ -18,6 +18,7 @@ export function waysOf(
     openRequest: () => sidebar.enter('request')
   };
   if (tabs) {
+    ways.openFolder = path => void app.commands.execute('filebrowser:open-path', { path });
     ways.openLogs = id => {
       const open = [...app.shell.widgets('main')].find(one => one.id === logsPanelId(id));
       const panel = open ?? logsPanel(gpufit, id);

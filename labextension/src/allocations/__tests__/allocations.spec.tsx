@@ -1,19 +1,21 @@
+import { PageConfig } from '@jupyterlab/coreutils';
 import { nullTranslator } from '@jupyterlab/translation';
 import { Signal } from '@lumino/signaling';
 import { act, cleanup, fireEvent, render, screen, within } from '@testing-library/react';
 import React from 'react';
-import { Server, allocation, attachment, gpu, node, refused } from '../../__tests__/server';
+import { Server, allocation, attachment, gpu, job, node, refused } from '../../__tests__/server';
 import type { Actions } from '../../actions';
 import { Api } from '../../api';
 import { Feed } from '../../feed';
 import { GiB } from '../../format';
 import { GpuFitModel } from '../../model';
+import { Past } from '../../past';
 import { Draft } from '../../request/draft';
 import { Settings } from '../../settings';
 import type { IGpuFit } from '../../tokens';
-import type { Allocation } from '../../wire';
+import type { Allocation, Request, Sweep } from '../../wire';
 import { Allocations } from '../allocations';
-import type { Ways } from '../card';
+import type { Ways } from '../pressing';
 
 let server: Server;
 let gpufit: IGpuFit;
@@ -23,6 +25,7 @@ let done: string[];
 
 beforeEach(() => {
   jest.useFakeTimers();
+  PageConfig.setOption('serverRoot', '/home/ada');
   server = new Server();
   server.nodes = [node('n1', { gpus: [gpu('GPU-1', { model: 'NVIDIA A100-SXM4-40GB' })] })];
   const model = new GpuFitModel(new Api(server.settings), new Feed(server.settings));
@@ -39,12 +42,21 @@ beforeEach(() => {
     attach: (id: string) => Promise.resolve(done.push(`attach ${id}`)),
     release: (id: string) => model.release(id),
     extend: (id: string, time: string) => model.extend(id, time),
-    request: (request: Allocation['request']) => model.request({ gpus: 1, memory: 0, ...request })
+    request: (request: Allocation['request']) => model.request({ gpus: 1, memory: 0, ...request }),
+    submit: (request: Request, sweep: Sweep) => model.submit(request, sweep)
   } as unknown as Actions;
-  gpufit = { model, actions, settings, draft: new Draft(model, settings, trans), trans };
+  gpufit = {
+    model,
+    actions,
+    past: new Past(model),
+    settings,
+    draft: new Draft(model, settings, trans),
+    trans
+  };
   ways = {
     openNotebook: path => done.push(`open ${path}`),
     openRequest: () => done.push('request'),
+    openFolder: path => done.push(`folder ${path}`),
     openLogs: id => done.push(`logs ${id}`)
   };
 });
@@ -218,4 +230,81 @@ test('the focus goes to the next card when one is dismissed, and to what is left
   dismiss(/one/);
   await pass(0);
   expect(document.activeElement).toBe(button('Request GPUs'));
+});
+
+describe('a job', () => {
+  const run = { run: 'train.py', args: ['--epochs', '3'] };
+  const request = { gpus: 1, memory: GiB, folder: '/home/ada/x', job: { ...run, turn: 1 } };
+  const train = (more: Partial<Allocation> = {}): Allocation =>
+    allocation('train', {
+      job: job({ args: run.args, retries: 1 }),
+      attempt: 1,
+      request,
+      ...more
+    });
+
+  test('says what runs, has no kernel to go to, and is stopped', async () => {
+    await show(train());
+    const text = card(/train/).textContent;
+    for (const words of ['train.py --epochs 3', 'attempt 1 of 2', 'runs for', 'on n1']) {
+      expect(text).toContain(words);
+    }
+    const names = within(card(/train/))
+      .getAllByRole('button')
+      .map(one => one.textContent);
+    expect(names).toEqual(['Logs', 'Usage', 'Copy line', 'Stop']);
+  });
+
+  test('says how it ended and where its outputs are, and is run again', async () => {
+    await show(train());
+    const outputs = '/home/ada/x/outputs/train';
+    await happens(train(), { state: 'ended', reason: 'finished', exit_code: 0, outputs, ended: 9 });
+    const text = card(/train/).textContent;
+    for (const words of ['finished', 'exit code 0', `Outputs: ${outputs}`, 'ran for']) {
+      expect(text).toContain(words);
+    }
+    await press('Open');
+    expect(done).toEqual(['folder x/outputs/train']);
+    server.instead.set('jobs', { json: { allocations: [allocation('a2', { name: 'train' })] } });
+    await press('Run again');
+    expect(server.sent).toEqual({ request: { ...request, job: run }, sweep: {} });
+    expect(screen.getAllByRole('listitem', { name: /train/ })).toHaveLength(1);
+  });
+
+  test('whose variables are secret asks for them before it is run again', async () => {
+    const secret = job({ args: run.args, env: ['KEY'], sweep: { lr: '1e-3' } });
+    await show();
+    gpufit.draft.change({ node: 'other', shared: true, priority: '7' });
+    const wishes = { time: 3600, gpu_model: 'A100', model: 'llama', wait: 7200 };
+    const asked = { ...request, ...wishes };
+    await happens(train({ job: secret, request: asked }), {
+      state: 'ended',
+      reason: 'failed',
+      ended: 9
+    });
+    expect(card(/train/).textContent).toContain('with KEY set');
+    await press('Run again');
+    expect(done).toEqual(['request']);
+    expect(gpufit.draft.run.form).toMatchObject({
+      what: 'train.py',
+      args: '--epochs 3',
+      folder: 'x',
+      sweep: 'lr=1e-3',
+      env: [{ name: 'KEY', value: '' }]
+    });
+    expect(gpufit.draft.request).toEqual({ gpus: 1, memory: GiB, ...wishes }); // and nothing else
+  });
+
+  test('its usage is shown in the card when it is asked for', async () => {
+    server.instead.set('allocations/train/usage', {
+      json: { times: [], gpus: [], usage: null, sentence: '' }
+    });
+    await show(train());
+    expect(server.asked).not.toContain('GET allocations/train/usage');
+    await press('Usage');
+    expect(button('Usage').getAttribute('aria-expanded')).toBe('true');
+    expect(card(/train/).textContent).toContain('Nothing is measured yet.');
+    await press('Usage');
+    expect(card(/train/).textContent).not.toContain('Nothing is measured yet.');
+  });
 });

@@ -1,14 +1,13 @@
 import { nullTranslator } from '@jupyterlab/translation';
-import { allocation, attachment, gpu, node } from '../../__tests__/server';
+import { allocation, attachment, gpu, job, node } from '../../__tests__/server';
 import { GiB } from '../../format';
 import type { Allocation, Progress, Queued } from '../../wire';
 import {
-  actionsOf,
   changes,
   doing,
+  forNotebooks,
   gpuWords,
   heldWords,
-  losses,
   messageOf,
   notebooksOf,
   span,
@@ -16,6 +15,8 @@ import {
   times,
   waiting
 } from '../holding';
+import { envWords, jobFacts, jobWords } from '../jobs';
+import { actionsOf, losses } from '../options';
 
 const trans = nullTranslator.load('');
 const NOW = 1_000_000;
@@ -208,15 +209,18 @@ describe('actionsOf', () => {
   const there = { notebook: 'a.ipynb', here: true, attached: true };
 
   it.each<[Partial<Allocation>, typeof none | typeof open, string]>([
-    [{ state: 'pending' }, open, 'attach new copy cancel'],
-    [{ state: 'starting', time: 60 }, open, 'attach new logs copy cancel'],
-    [{}, none, 'new logs copy release'],
-    [{}, open, 'attach new logs copy release'],
-    [{ time: 3600 }, there, 'detach new logs extend copy release'],
-    [{}, { ...open, attached: true }, 'attach detach new logs copy release'],
-    [{ state: 'stopping', time: 60 }, open, 'logs copy'],
-    [{ state: 'ended' }, open, 'again logs copy dismiss'],
-    [{ state: 'ended', node: null }, open, 'again copy dismiss']
+    [{ state: 'pending', node: null, started: null }, open, 'attach new copy cancel'],
+    [{ state: 'starting', time: 60, started: null }, open, 'attach new logs copy cancel'],
+    [{}, none, 'new logs usage copy release'],
+    [{}, open, 'attach new logs usage copy release'],
+    [{ time: 3600 }, there, 'detach new logs usage extend copy release'],
+    [{}, { ...open, attached: true }, 'attach detach new logs usage copy release'],
+    [{ state: 'stopping', time: 60 }, open, 'logs usage copy'],
+    [{ state: 'ended' }, open, 'again logs usage copy dismiss'],
+    [{ state: 'ended', node: null, started: null }, open, 'again copy dismiss'],
+    [{ job: job() }, open, 'logs usage copy release'],
+    [{ job: job(), state: 'pending', node: null, started: null }, open, 'copy cancel'],
+    [{ job: job(), state: 'pending', node: null }, open, 'logs copy cancel']
   ])('%o %o', (more, now, words) => {
     expect(actionsOf(allocation('a', more), now).join(' ')).toBe(words);
   });
@@ -269,5 +273,59 @@ describe('changes', () => {
     ['it goes away', of({ state: 'ended' }), new Map(), []]
   ])('%s', (_, before, after, told) => {
     expect(changes(before, after, trans)).toEqual(told);
+  });
+});
+
+describe('a job', () => {
+  const train = (more: Partial<Allocation> = {}): Allocation =>
+    allocation('train', { job: job(), started: NOW - 300, attempt: 1, ...more });
+
+  it('runs for so long, tries again, has ended with a code', () => {
+    expect(times(train(), NOW, trans)).toEqual(['runs for 5 m', 'no time limit']);
+    const ended = train({ state: 'ended', reason: 'finished', ended: NOW - 60, exit_code: 0 });
+    expect(times(ended, NOW, trans)).toEqual(['ran for 4 m', 'ended 1 m ago']);
+    expect(standing(ended, trans)).toMatchObject({ word: 'finished', tone: 'good' });
+    expect(standing({ ...ended, reason: 'released' }, trans).word).toBe('stopped');
+    const again = { phase: 'creating', current: null, total: null, message: '' };
+    expect(standing(train({ progress: again }), trans).word).toBe('trying again');
+    const collects = { ...again, phase: 'collecting', current: GiB, total: 4 * GiB };
+    expect(doing(train({ state: 'stopping', progress: collects }), trans)).toMatchObject({
+      words: 'Fetching its outputs',
+      fraction: 0.25
+    });
+    expect(doing(train({ state: 'stopping', progress: again }), trans)?.words).toBe(
+      'Giving everything back'
+    );
+  });
+
+  it('is told as it would be typed, and how far it is', () => {
+    expect(jobWords(job({ args: ['--name', "ada's run"] }))).toBe(
+      `train.py --name 'ada'"'"'s run'`
+    );
+    expect(jobWords(job({ run: 'make all && make "$X"', kind: 'command' }))).toBe(
+      'make all && make "$X"'
+    );
+    const tried = { retries: 2, sweep: { lr: '1e-3' }, launcher: 'torchrun', env: ['KEY'] };
+    const second = train({ job: job(tried), attempt: 2 });
+    expect(jobFacts(second, trans)).toEqual(['lr=1e-3', 'torchrun', 'attempt 2 of 3']);
+    expect(jobFacts({ ...second, state: 'ended', exit_code: 1 }, trans).at(-1)).toBe('exit code 1');
+    expect(jobFacts(train(), trans)).toEqual([]);
+    // After its node was lost, it is started once more than it may fail.
+    expect(jobFacts(train({ attempt: 2 }), trans)).toEqual(['attempt 2 of 2']);
+    expect(envWords(job(tried), trans)).toBe('with KEY set');
+  });
+
+  it('that had ended before anybody looked is not told', () => {
+    const ended = train({ state: 'ended', reason: 'finished' });
+    expect(changes(new Map(), new Map([['train', ended]]), trans)).toEqual([]);
+    expect(changes(new Map([['train', train()]]), new Map([['train', ended]]), trans)).toEqual([
+      'train: finished'
+    ]);
+  });
+
+  it('loses what it has not written', () => {
+    expect(losses(train(), [], trans)).toHaveLength(1);
+    expect(losses(train(), [], trans).join()).toContain('outputs');
+    expect(forNotebooks({ allocations: new Map([['train', train()]]) })).toEqual([]);
   });
 });

@@ -5,11 +5,21 @@ import type { ServiceManager } from '@jupyterlab/services';
 import { nullTranslator } from '@jupyterlab/translation';
 import { CommandRegistry } from '@lumino/commands';
 import { Signal } from '@lumino/signaling';
-import { allocation, attachment, node, refused, Server, settled } from '../../__tests__/server';
+import {
+  allocation,
+  attachment,
+  job,
+  node,
+  refused,
+  Server,
+  settled
+} from '../../__tests__/server';
 import { Actions } from '../../actions';
 import { Api } from '../../api';
 import { Feed } from '../../feed';
+import { GiB } from '../../format';
 import { GpuFitModel } from '../../model';
+import { Past } from '../../past';
 import { Draft } from '../../request/draft';
 import { Settings } from '../../settings';
 import type { Surfaces } from '../../shell/surfaces';
@@ -47,17 +57,25 @@ async function page(...names: string[]) {
   });
   const settings = new Settings();
   const draft = new Draft(model, settings, trans);
-  const gpufit: IGpuFit = { model, actions, settings, draft, trans };
+  const past = new Past(model);
+  const gpufit: IGpuFit = { model, actions, past, settings, draft, trans };
   const shown: string[] = [];
   const surfaces: Surfaces = {
     open: section => void shown.push(`open ${section ?? ''}`),
     logs: id => void shown.push(`logs ${id}`),
     examine: name => void shown.push(`examine ${name}`)
   };
-  const app = { commands, contextMenuHitTest: () => undefined } as unknown as JupyterFrontEnd;
+  const contents = { localPath: (path: string) => path };
+  const shell = { currentWidget: { context: { path: 'deep/open.py' } } };
+  const app = {
+    commands,
+    contextMenuHitTest: () => undefined,
+    shell,
+    serviceManager: { contents }
+  } as unknown as JupyterFrontEnd;
   new Commands(app, gpufit, tracker, surfaces);
   await model.refresh();
-  return { server, model, commands, settings, draft, shown };
+  return { server, model, actions, commands, settings, draft, shown };
 }
 
 const told = (): string[] => Notification.manager.notifications.map(({ message }) => message);
@@ -194,4 +212,68 @@ test('logs of one that has ended can be seen', async () => {
   await model.release('id-train');
   await commands.execute(CommandIDs.logs, { allocation: 'id-train' });
   expect(shown).toEqual(['logs id-train']);
+});
+
+describe('train', () => {
+  test('opens the form with what is selected, given, or open', async () => {
+    const { actions, commands, draft, shown } = await page();
+    actions.selected = () => 'some/My train.py';
+    const what = async (args: object): Promise<unknown> => {
+      expect(await commands.execute(CommandIDs.train, { ...args, isMenu: true })).toBeNull();
+      return [draft.run.form?.what, draft.run.form?.folder];
+    };
+    expect(await what({ selected: true })).toEqual(["'My train.py'", 'some']);
+    expect(await what({})).toEqual(['open.py', 'deep']);
+    expect(await what({ path: 'a.ipynb' })).toEqual(['a.ipynb', '']);
+    expect(await what({ run: 'make all', folder: 'x' })).toEqual(['make all', 'x']);
+    actions.selected = () => 'some/data.csv';
+    expect(await what({ selected: true })).toEqual(['open.py', 'deep']);
+    expect(new Set(shown)).toEqual(new Set(['open request']));
+  });
+
+  test('writes what else it is given into the form', async () => {
+    const { commands, draft } = await page();
+    const job = { args: ['--name', 'a b'], retries: 2, launcher: 'torchrun', env: { A: 'b' } };
+    const wishes = { memory: '4GiB', node: 'n1', model: 'llama', require_model: true, wait: '2h' };
+    const args = { path: 'train.py', ...wishes, sweep: { lr: ['1', '2'] }, ...job };
+    await commands.execute(CommandIDs.train, args);
+    expect(draft.request).toEqual({ gpus: 1, ...wishes, memory: 4 * GiB, wait: 7200 });
+    expect(draft.run.form).toEqual({
+      what: 'train.py',
+      folder: '',
+      args: "--name 'a b'",
+      retries: '2',
+      torchrun: true,
+      sweep: 'lr=1,2',
+      env: [{ name: 'A', value: 'b' }]
+    });
+  });
+
+  test('with a number of GPUs it is asked for at once, and resolves to the jobs', async () => {
+    const { server, commands } = await page();
+    const granted = [allocation('a1'), allocation('a2')];
+    server.instead.set('jobs', { status: 202, json: { allocations: granted } });
+    const sweep = { lr: ['1', '2'] };
+    const args = { path: 'deep/train.py', gpus: 2, memory: '4GiB', retries: 1, sweep };
+    expect(await commands.execute(CommandIDs.train, { ...args, isPalette: true })).toEqual(granted);
+    const job = { run: 'train.py', retries: 1 };
+    expect(server.sent).toEqual({
+      request: { gpus: 2, memory: '4GiB', folder: 'deep', job },
+      sweep
+    });
+    expect(told()).toEqual(['2 jobs are asked for']);
+  });
+});
+
+test('no notebook goes to a job', async () => {
+  const { server, model, commands } = await page();
+  server.allocations = [allocation('a1', { name: 'train', job: job() })];
+  await model.refresh();
+  for (const command of [CommandIDs.attach, CommandIDs.newNotebook]) {
+    expect(commands.isEnabled(command, { allocation: 'a1' })).toBe(false);
+    await expect(commands.execute(command, { allocation: 'train' })).rejects.toThrow(
+      '"train" is a job: it has no kernel for a notebook to run on.'
+    );
+    await expect(commands.execute(command, {})).rejects.toThrow('You hold no GPUs');
+  }
 });

@@ -233,10 +233,10 @@ describe('the menu of the chip', () => {
 
   test('offers what can be done now', () => {
     const here = attachment('s1', { allocation: 'train' });
-    expect(acts({})).toEqual(['request']);
-    expect(acts({ others: [other] })).toEqual(['attach', 'request']);
+    expect(acts({})).toEqual(['request', 'train']);
+    expect(acts({ others: [other] })).toEqual(['attach', 'request', 'train']);
     expect(acts({ own: train({ expires: 5 }), attachment: here })).toEqual(
-      ['detach', 'extend', 'logs', 'insert', 'show', 'release', '-', 'request'] // extended: it has a limit
+      ['detach', 'extend', 'logs', 'insert', 'show', 'release', '-', 'request', 'train'] // extended: it has a limit
     );
     expect(acts({ own: train(), attachment: null })).not.toContain('detach'); // it has no other kernel
     const waits = { ...here, state: 'waiting' as const };
@@ -246,7 +246,8 @@ describe('the menu of the chip', () => {
       'show',
       'release',
       '-',
-      'request'
+      'request',
+      'train'
     ]);
   });
 

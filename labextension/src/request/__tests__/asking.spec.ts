@@ -5,6 +5,7 @@ import { lineOf } from '../../line';
 import type { Request } from '../../wire';
 import {
   EMPTY,
+  formOf,
   largestGpu,
   read,
   sizeText,
@@ -41,7 +42,7 @@ describe('a form becomes a request', () => {
         wait: '10m',
         name: 'train',
         node: 'gpu0*',
-        model: 'A100',
+        gpu_model: 'A100',
         labels: 'room=b12, tier = a=b ,',
         priority: '-5',
         shareCard: true
@@ -55,7 +56,7 @@ describe('a form becomes a request', () => {
       wait: 600,
       name: 'train',
       node: 'gpu0*',
-      model: 'A100',
+      gpu_model: 'A100',
       labels: { room: 'b12', tier: 'a=b' },
       priority: -5,
       share_card: true
@@ -166,9 +167,49 @@ describe('the slider', () => {
   });
 });
 
-test.each(lines as { request: object; line: string }[])(
+test.each(lines as { request: object; env?: string[]; line: string }[])(
   'as a line of code: $line',
-  ({ request, line }) => {
-    expect(lineOf(request)).toBe(line);
+  ({ request, env, line }) => {
+    expect(lineOf(request, env)).toBe(line);
   }
 );
+
+describe('a request is written as the form that means it', () => {
+  test.each<[string, Request]>([
+    ['the least', { gpus: 1, memory: 0 }],
+    ['one size for all', { gpus: 2, memory: 17 * GiB }],
+    ['a size for each', { gpus: 2, memory: [4 * GiB, 1025] }],
+    [
+      'all wishes',
+      {
+        gpus: 3,
+        memory: 500_000_000,
+        name: 'fit',
+        image: 'lab:1',
+        time: 5400,
+        shared: true,
+        wait: 600,
+        priority: -5,
+        node: 'gpu0*',
+        gpu_model: 'A100',
+        model: 'llama-7b',
+        require_model: true,
+        write_models: true,
+        labels: { room: 'b12', tier: 'a=b' },
+        share_card: true
+      }
+    ]
+  ])('%s', (_, asked) => {
+    expect(read(formOf(asked), trans)).toEqual({ request: asked, mistakes: {} });
+  });
+
+  test('of what it does not say stays what is written', () => {
+    const written = form({ gpus: '4', memory: '8GiB', node: 'brook', waits: true, wait: '1h' });
+    expect(formOf({}, written)).toEqual(written);
+    expect(formOf({ memory: '16GiB', model: 'llama' }, written)).toEqual({
+      ...written,
+      memory: '16GiB',
+      model: 'llama'
+    });
+  });
+});

@@ -8,9 +8,10 @@ import { Api, ApiError } from '../../api';
 import { Feed } from '../../feed';
 import { GiB } from '../../format';
 import { GpuFitModel } from '../../model';
+import { Past } from '../../past';
 import { Settings } from '../../settings';
 import type { IGpuFit } from '../../tokens';
-import type { Allocation, Decision, Request } from '../../wire';
+import type { Allocation, Decision, Request, Sweep } from '../../wire';
 import { Draft } from '../draft';
 import { RequestForm } from '../form';
 
@@ -23,6 +24,9 @@ let runsOn: string;
 let waits: boolean;
 /** What was asked by the buttons, and how it is answered. */
 let asked: [Request, string][];
+/** What was asked as jobs, and how it is answered. */
+let submitted: [Request, Sweep][];
+let granted: { resolve: (allocations: Allocation[]) => void; reject: (error: Error) => void };
 let answer: { resolve: (allocation: Allocation) => void; reject: (error: Error) => void };
 
 beforeEach(async () => {
@@ -36,6 +40,7 @@ beforeEach(async () => {
   const draft = new Draft(model, settings, trans);
   notebook = 'work/train.ipynb';
   asked = [];
+  submitted = [];
   runsOn = '';
   waits = false;
   const owner = {};
@@ -46,15 +51,20 @@ beforeEach(async () => {
       const sessionContext = { kernelChanged: new Signal<object, null>(owner) };
       return notebook === null ? null : { context, sessionContext };
     },
+    pathOf: (panel: { context: { path: string } }) => panel.context.path,
     allocationOf: () => [...model.allocations.values()].find(one => one.id === runsOn) ?? null,
     attachmentOf: () => (waits ? { state: 'waiting' } : null),
     notebookChanged,
     request: (request: Request, then: string) => {
       asked.push([request, then]);
       return new Promise((resolve, reject) => (answer = { resolve, reject }));
+    },
+    submit: (request: Request, sweep: Sweep) => {
+      submitted.push([request, sweep]);
+      return new Promise((resolve, reject) => (granted = { resolve, reject }));
     }
   } as unknown as Actions;
-  gpufit = { model, actions, settings, draft, trans };
+  gpufit = { model, actions, past: new Past(model), settings, draft, trans };
   server.open();
   await settled();
   draft.watch(); // as the section does once it is seen
@@ -285,4 +295,156 @@ test('no key but a press of a button asks for GPUs', () => {
   expect(
     screen.getAllByRole('button').every(one => (one as HTMLButtonElement).type === 'button')
   ).toBe(true);
+});
+
+describe('a job', () => {
+  const start = (): HTMLElement => button(/^Start/);
+
+  test('the notebook at hand is run unattended, with what is written', async () => {
+    button('Run as a job…').focus();
+    fireEvent.click(button('Run as a job…'));
+    await pass(0);
+    expect(document.activeElement).toBe(field('What runs'));
+    expect([field('What runs').value, field('Folder').value]).toEqual(['train.ipynb', 'work']);
+    expect(screen.queryByRole('button', { name: /Attach/ })).toBeNull();
+    expect(screen.queryByLabelText('Arguments')).toBeNull();
+    await write('What runs', 'train.py');
+    await write('Arguments', '--epochs 3');
+    await write('Sweep', 'lr=1e-3,1e-4');
+    fireEvent.click(button('Set a variable'));
+    await pass(0);
+    expect(document.activeElement).toBe(field('Name of variable 1'));
+    await write('Name of variable 1', 'KEY');
+    await write('Value of variable 1', 'secret');
+    expect(field('Value of variable 1').type).toBe('password');
+    expect(page()).toContain('2 jobs, each with its own GPUs.');
+    await pass(500);
+    const asking = server.requests.filter(({ url }) => url.includes('explain'));
+    expect(JSON.stringify(asking)).not.toMatch(/secret|job/); // where it would go depends on neither
+
+    const pressed = start();
+    pressed.focus();
+    fireEvent.click(pressed);
+    fireEvent.click(pressed);
+    await pass(0);
+    const job = { run: 'train.py', args: ['--epochs', '3'], env: { KEY: 'secret' } };
+    expect(submitted).toEqual([
+      [{ gpus: 1, memory: 8 * GiB, folder: 'work', job }, { lr: ['1e-3', '1e-4'] }]
+    ]);
+    const jobs = ['a', 'b'].map(id => allocation(id, { state: 'running' }));
+    act(() => jobs.forEach(one => server.tell('allocation', one)));
+    granted.resolve(jobs);
+    await pass(0);
+    expect(page()).toContain('2 jobs are asked for, 2 run.');
+    expect(screen.queryByLabelText('What runs')).toBeNull();
+    expect(gpufit.draft.run.form).toBeNull(); // with its secrets
+    expect(document.activeElement).toBe(button('Attach train.ipynb'));
+  });
+
+  test('a mistake is told at its field, and keeps it from being asked for', async () => {
+    act(() => gpufit.draft.run.open({ what: 'train.py' }));
+    await write('Retries', 'many');
+    expect(start().getAttribute('aria-disabled')).toBe('true');
+    expect(page()).not.toContain('no number of retries');
+    await pass(800);
+    expect(page()).toContain("'many' is no number of retries; write a whole number up to 100");
+    fireEvent.click(start());
+    expect(submitted).toEqual([]);
+    fireEvent.click(button('Not as a job'));
+    await pass(0);
+    expect(isOff(button('Attach train.ipynb'))).toBe(false);
+  });
+
+  test('why not is said in the words of the server, and what is written stays', async () => {
+    act(() => gpufit.draft.run.open({ what: 'tran.py', env: [{ name: 'A', value: 'b' }] }));
+    fireEvent.click(start());
+    granted.reject(new ApiError(400, 'invalid', 'there is no tran.py; did you mean train.py?'));
+    await pass(0);
+    expect(screen.getByRole('alert').textContent).toContain('did you mean train.py?');
+    expect(field('Value of variable 1').value).toBe('b');
+    fireEvent.click(button('Remove variable 1'));
+    await pass(0);
+    expect(screen.queryByLabelText('Value of variable 1')).toBeNull();
+    expect(document.activeElement).toBe(button('Set a variable'));
+    expect(screen.getByRole('alert').textContent).toBe('');
+  });
+
+  test('what one writes meanwhile is the next, and stays', async () => {
+    act(() => gpufit.draft.run.open({ what: 'a.py' }));
+    fireEvent.click(start());
+    await write('What runs', 'b.py');
+    granted.resolve([allocation('a')]);
+    await pass(0);
+    expect(field('What runs').value).toBe('b.py');
+  });
+
+  test('a variable without a value keeps it from being asked for', async () => {
+    act(() => gpufit.draft.run.open({ what: 'a.py', env: [{ name: 'KEY', value: '' }] }));
+    await pass(800);
+    expect(isOff(start())).toBe(true);
+    const value = field('Value of variable 1');
+    const mistake = document.getElementById(value.getAttribute('aria-describedby') ?? '');
+    expect(mistake?.textContent).toBe("'KEY' has no value; write it, or remove it");
+    await write('Value of variable 1', 'secret');
+    expect(isOff(start())).toBe(false);
+  });
+
+  test('that waits by itself is told so', async () => {
+    decide({});
+    act(() => gpufit.draft.run.open({ what: 'train.py' }));
+    await write('GPUs', '2');
+    await pass(200);
+    expect(page()).toContain('It would wait for up to 1 d.');
+    expect(screen.queryByRole('button', { name: 'Wait for it' })).toBeNull();
+    expect(screen.queryByLabelText('If nothing fits, wait up to')).toBeNull();
+    fireEvent.click(field('If nothing fits, wait no longer than'));
+    await write('How long to wait', '1h');
+    await pass(200);
+    expect(page()).toContain('It would wait for up to 1 h.');
+  });
+});
+
+test('a model is chosen from what nodes have, as a wish or as a must', async () => {
+  expect(screen.queryByLabelText('Model')).toBeNull();
+  const llama = { name: 'llama-7b', size: GiB, modified: 5 };
+  const brook = node('brook', { gpus: [gpu('G1')], models: [llama], model_store: true });
+  await act(async () => {
+    server.tell('nodes', { changed: [brook], removed: [] });
+    await settled();
+  });
+  const { options = [] } = field('Model').list ?? {};
+  expect([...options].map(one => one.getAttribute('value'))).toEqual(['llama-7b']);
+  await write('Model', 'llama-7b');
+  expect(gpufit.draft.request).toMatchObject({ model: 'llama-7b' });
+  fireEvent.click(field('Only where it is'));
+  fireEvent.click(field('It may write into the model store'));
+  expect(gpufit.draft.request).toEqual({
+    gpus: 1,
+    memory: 8 * GiB,
+    model: 'llama-7b',
+    require_model: true,
+    write_models: true
+  });
+  await write('Model', '');
+  expect(gpufit.draft.request).not.toHaveProperty('require_model');
+});
+
+test('what the notebook used the last time is offered, and taken only by a press', async () => {
+  const usage = {
+    gpus: [{ uuid: 'G1', asked: 8 * GiB, peak: 4.5 * GiB, busy: 50 }],
+    seconds: 100,
+    samples: 20,
+    suggested: 5 * GiB
+  };
+  const last = { request: { gpus: 1, notebook: 'work/train.ipynb' }, usage };
+  await act(async () => {
+    server.tell('allocation', allocation('old', { state: 'ended', ended: 5, ...last }));
+    await settled();
+  });
+  expect(page()).toContain('Last time this notebook used at most 4.5 GiB of a GPU.');
+  expect(field('Memory per GPU').value).toBe('8GiB');
+  fireEvent.click(button('Use 5 GiB'));
+  expect(field('Memory per GPU').value).toBe('5GiB');
+  expect(page()).not.toContain('Last time');
+  expect(document.activeElement?.className).toBe('jp-GpuFit-formVerdict');
 });

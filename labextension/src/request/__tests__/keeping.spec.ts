@@ -37,6 +37,16 @@ test('what is written is there again, but for the name, which was for one alloca
   expect(second.form).toEqual({ ...first.form, name: '' });
 });
 
+test('of a job nothing is kept: its variables may be secrets', async () => {
+  const first = await page();
+  first.run.open({ what: 'train.py', env: [{ name: 'KEY', value: 'secret' }] });
+  first.change({ gpus: '2' });
+  await jest.advanceTimersByTimeAsync(500);
+  expect(JSON.stringify(await state.toJSON())).not.toMatch(/secret|train/);
+  const second = await page();
+  expect([second.form.gpus, second.run.form]).toEqual(['2', null]);
+});
+
 test('once it is reset nothing is kept: the settings count again', async () => {
   const first = await page();
   first.change({ gpus: '2' });
