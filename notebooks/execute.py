@@ -17,7 +17,7 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
-from jupyter_gpufit.cli.demo import NODES
+from jupyter_gpufit.cli.demo import furnish
 
 HERE = Path(__file__).parent
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -33,8 +33,7 @@ def execute(path: Path, directory: Path) -> Any:
     Raises `nbclient.exceptions.CellExecutionError`.
     """
     notebook = nbformat.read(path, as_version=4)
-    inventory = directory / "gpufit.toml"
-    inventory.write_text(NODES, "utf-8")
+    inventory = furnish(directory)
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("GPUFIT_", "JUPYTERHUB_"))},
         "GPUFIT_INVENTORY": str(inventory),

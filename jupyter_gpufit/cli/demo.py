@@ -28,7 +28,7 @@ from ..notebook.client import RestClient
 from ..notebook.discovery import Server, running_servers
 from ..notebook.transport import ExtensionMissing, ServerUnreachable
 
-__all__ = ["NODES", "DemoServer", "add_parser"]
+__all__ = ["NODES", "DemoServer", "add_parser", "furnish"]
 
 _ABOUT = "A simulated cluster, a Jupyter server and the quick-start notebook, on this machine alone."
 _START_WITHIN = 90.0  # s; a cold disk, two slow cores
@@ -62,6 +62,17 @@ report = "simulated:2xA100-40GB?mig=0:3g.20gb,1g.5gb*4"
 name = "dune"
 report = "simulated:4xT4-16GB?fault=3:unhealthy"
 """
+
+
+def furnish(directory: Path) -> Path:
+    """Make the demo's `gpufit.toml` in `directory`, and the model store of one node, unless they are there (then
+    somebody may have changed them: a quota, another node). Returns the former. Also for the example notebooks."""
+    inventory, store = directory / "gpufit.toml", directory / "models"
+    if not inventory.exists():
+        (store / "moons-12").mkdir(parents=True, exist_ok=True)
+        (store / "moons-12" / "config.json").write_text(json.dumps({"hidden": 12}), "utf-8")
+        inventory.write_text(f"{NODES}models = {json.dumps(str(store))}\n", "utf-8")
+    return inventory
 
 
 def add_parser(subparsers: Any) -> None:
@@ -152,9 +163,7 @@ class DemoServer:
 
     def _furnish(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
-        # With --dir there may be one, which somebody has changed since: a quota, another node.
-        if not (self.directory / "gpufit.toml").exists():
-            (self.directory / "gpufit.toml").write_text(NODES, "utf-8")
+        furnish(self.directory)
         (self.directory / "settings").mkdir(exist_ok=True)
         (self.directory / "settings" / "overrides.json").write_text(json.dumps(_SETTINGS), "utf-8")
         if not (self.root / NOTEBOOK).exists():

@@ -9,6 +9,7 @@ the thread, and it ends with the process, whatever it waits for.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import logging
 import math
@@ -37,6 +38,7 @@ _SCAN_EVERY: Final = 60.0
 _REST: Final = 10  # times as long as a scan took, there is no other
 _LONGEST_SCAN: Final = 30.0
 _LONGEST_COUNT: Final = 10.0  # of one model
+_STEP, _STEPS = 0.01, 20  # s between two glances at the first look, and how many there are
 
 
 class ModelStore:
@@ -63,6 +65,7 @@ class ModelStore:
         self._thread: threading.Thread | None = None
         self._due = -math.inf
         self._closed = threading.Event()
+        self._patience = _STEPS
 
     def models(self) -> tuple[StoredModel, ...] | None:
         """What was found last, by name; `None`: that is not known (yet). Never waits. Looks anew if it is time."""
@@ -73,6 +76,18 @@ class ModelStore:
             except RuntimeError:  # no more threads to be had just now; GPUs are reported all the same
                 self._thread = None
         return self._found
+
+    async def first_models(self) -> tuple[StoredModel, ...] | None:
+        """As `models`, but waits a moment for the first look, once: most directories are read in less, and whoever asks
+        for a model right away need not be told that nothing is known."""
+        found, steps = self.models(), self._patience
+        self._patience = 0
+        for _ in range(steps):
+            if found is not None:
+                break
+            await asyncio.sleep(_STEP)
+            found = self._found
+        return found
 
     def close(self) -> None:
         """No more looks; one that goes on ends as soon as the file system lets it. Idempotent."""

@@ -47,7 +47,7 @@ class LocalSource:
         """See `ReportSource`. Without a new report in time it is the last one, with its `age`."""
         if self._store is not None:
             self._store.models()  # begins to look through it while NVML is read
-        return _with_models(await self._sampler.fetch(timeout), self._store)
+        return await _with_models(await self._sampler.fetch(timeout), self._store)
 
     async def close(self) -> None:
         """End the child."""
@@ -72,7 +72,7 @@ class SimulatedSource:
 
     async def fetch(self, timeout: float) -> Report:
         """See `ReportSource`."""
-        return _with_models(self._node.report(self._claims(), time.time()), self._store)
+        return await _with_models(self._node.report(self._claims(), time.time()), self._store)
 
     async def close(self) -> None:
         """Look at the model store no more."""
@@ -80,5 +80,5 @@ class SimulatedSource:
             self._store.close()
 
 
-def _with_models(report: Report, store: ModelStore | None) -> Report:
-    return report if store is None else replace(report, models=store.models())
+async def _with_models(report: Report, store: ModelStore | None) -> Report:
+    return report if store is None else replace(report, models=await store.first_models())

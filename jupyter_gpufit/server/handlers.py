@@ -232,7 +232,7 @@ class LogsHandler(GpufitHandler):
     @web.authenticated
     @authorized
     async def get(self, id_or_name: str) -> None:
-        after = self.get_query_argument("after", None)
+        after = self.get_query_argument("after", None, strip=False)
         tail = self.whole("tail", 200, 100_000) if after is None or self.get_query_argument("tail", None) else None
         if len(after or "") > _LONGEST_MARK:
             raise InvalidValue("`after` is no mark; give the `mark` of the answer before, or leave it out")

@@ -321,7 +321,8 @@ async def test_a_kernel_that_dies_again_and_again_is_given_up(bench: Bench) -> N
     now = await bench.front.allocation(made["id"], lambda one: one["state"] == "ended")
     assert now["reason"] == "failed"
     assert len(units) == 3
-    assert "died too often" in now["message"]
+    # The last one may have died in the moment in which it answered, before anybody had noted that.
+    assert "died too often" in now["message"] or "ended while it started" in now["message"]
     assert "exit code 3" in now["message"]
     await notebook.on(local)
     cell = await notebook.run("print(x)")
