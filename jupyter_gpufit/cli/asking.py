@@ -62,7 +62,7 @@ def _find(options: argparse.Namespace, looks: bool) -> Client:
 def _own(inventory: str | None) -> Client:
     """A scheduler of our own. Raises `Unavailable` if there is nothing to see because of the inventory."""
     logging.getLogger("jupyter_gpufit").addHandler(_SILENT)
-    client = embedded(inventory)
+    client = embedded(inventory, store=":memory:")  # who only looks leaves nothing behind
     nodes, error = client.cluster()
     if error and not nodes:
         client.close()

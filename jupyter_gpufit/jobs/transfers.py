@@ -171,6 +171,8 @@ class Transfers:
 
     async def _download(self, transfer: Transfer, allocation: Allocation, base: Path) -> str:
         if self._has_itself(allocation, base) and not any(map(_is_absolute, transfer.files)):
+            if (missing := next((path for path in transfer.files if not (base / path).exists()), None)) is not None:
+                raise NotFound(f"there is no {missing!r} in {base}, which {allocation.node} has itself")
             return f"nothing to copy: {allocation.node} has {base} itself"
         files = size = 0
         left = self._download_limit
@@ -186,12 +188,12 @@ class Transfers:
         return f"{_counted(files)} ({format_memory(size)}) copied to {base}"
 
     def _has_itself(self, allocation: Allocation, base: Path) -> bool:
-        """Whether what is in `base` is there already, at its own path."""
+        """Whether what is in `base` is already where it would be copied to, and from."""
         spec = self._spec(allocation.node or "")
         folder = allocation.request.folder
-        if spec.launcher == "process":
-            return allocation.request.job is None or folder is not None
-        return folder is not None and spec.shares(folder) and base.is_relative_to(os.path.realpath(folder))
+        if spec.launcher == "process" and allocation.request.job is None:
+            return True  # a kernel that sees all this machine has
+        return folder is not None and spec.shares(folder) and base == Path(os.path.realpath(folder))
 
     def _progressed(self, id: str, message: str, progress: Progress) -> None:
         self._change(id, message=message, current=progress.current, total=progress.total)

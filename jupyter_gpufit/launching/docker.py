@@ -113,6 +113,17 @@ class DockerLauncher:
     async def take_over(self, unit: Unit) -> None:
         return  # the engine's list and events tell of all containers, whoever started them
 
+    async def was_started(self, unit: Unit) -> bool:
+        def ask() -> bool:
+            with self._engine.answering():
+                try:
+                    state: str = self._engine.client().inspect_container(unit.id)["State"]["Status"]
+                except docker.errors.NotFound:
+                    return False
+            return state != "created"
+
+        return await self._answer(ask)
+
     def doubt(self) -> None:
         if self._watch is not None:
             self._watch.look()

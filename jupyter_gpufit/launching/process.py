@@ -89,6 +89,14 @@ class ProcessLauncher:
     async def take_over(self, unit: Unit) -> None:
         await self._found(unit)
 
+    async def was_started(self, unit: Unit) -> bool:
+        local = await self._found(unit)
+        if local is None or not await _done(local.known, CALL_WITHIN):
+            return False
+        if local.running.done():
+            return local.running.exception() is None
+        return local.code is not None
+
     def doubt(self) -> None:
         return  # this machine
 

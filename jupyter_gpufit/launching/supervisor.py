@@ -56,6 +56,10 @@ class LocalUnit:
         """Done when it ended, by itself or told to."""
         self.running: Future[int] = Future()
         """Pid of its main process."""
+        self.known: Future[None] = Future()
+        """Done when the supervisor of one that was taken over has said what had happened there."""
+        if ports is not None:
+            self.known.set_result(None)
         self.stopping = False
         self.halting = False
         self._ports, self._file, self._ram = ports, file, ram
@@ -151,6 +155,8 @@ class LocalUnit:
         self._ended(KILLED, "killed: its supervisor process was ended by somebody")
         if not self.running.done():
             self.running.set_exception(LaunchError("the process was stopped before it started"))
+        if not self.known.done():
+            self.known.set_result(None)
         self.gone.set_result(None)
 
     def _heard(self, event: str, **news: Any) -> None:
@@ -161,6 +167,7 @@ class LocalUnit:
                 self.running.set_result(news["pid"])
             if news["code"] is not None:
                 self._heard("exited", code=news["code"], memory=news["memory"])
+            self.known.set_result(None)
         elif event == "refused":
             self.running.set_exception(LaunchError(f"the command cannot be run: {news['error']}"))
         elif event == "exited":

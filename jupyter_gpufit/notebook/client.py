@@ -390,11 +390,11 @@ def connect(shell: Any = None) -> tuple[Client, str | None]:
     return embedded(), note
 
 
-def embedded(inventory: str | None = None) -> EmbeddedClient:
-    """A scheduler in this process. Raises a `GpufitError`."""
+def embedded(inventory: str | None = None, **options: Any) -> EmbeddedClient:
+    """A scheduler in this process; `options` are `ThreadedService`'s. Raises a `GpufitError`."""
     from ..kernels.service import ThreadedService
 
-    return EmbeddedClient(ThreadedService(inventory).start())
+    return EmbeddedClient(ThreadedService(inventory, **options).start())
 
 
 def latest(client: Client, allocation: Json) -> Json:

@@ -212,8 +212,8 @@ class Ledger(Recovery):
     def _unit_exited(self, entry: Entry, event: ev.UnitExited) -> None:
         if entry.unit is None or entry.unit.id != event.unit or not entry.live or entry.busy & UNIT_WORK:
             return  # not ours any more, or the work under way finds out by itself
-        if entry.job is not None and entry.restarting:
-            pass  # this attempt is over: its unit could not be removed so far
+        if entry.job is not None and (entry.restarting or not entry.began):
+            pass  # this attempt is over, its unit could not be removed so far; or it is just being taken up
         elif entry.job is not None:
             self._job_exited(entry, event)
         elif entry.state is State.STARTING:

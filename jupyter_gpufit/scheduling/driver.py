@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from ..errors import StoreError
 from ..models import State
 from . import events as ev
 from .allocations import Ledger, Limits
@@ -28,6 +29,8 @@ _CLOSE_WITHIN = 10.0  # s; for what is cancelled at the end to be undone
 
 class Driver(Execution):
     """Base of `ForKernels`."""
+
+    _adopting: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Take up the cluster's nodes, and what a scheduler that died left in the store: its kernels are taken back
@@ -78,14 +81,45 @@ class Driver(Execution):
         self._fleet.start()
         self._idleness.start()
         self._metering.start()
-        remembered = () if self._host is None or self._embedded else self._remembered()
         if self._jobs is not None and self._store.alone:
             self._jobs.forget_others({entry.id for entry in entries if entry.state is not State.ENDED})
+        self._take_up(entries)
+        if self._lasting and self.adopt_every > 0:
+            self._adopting = asyncio.create_task(self._keep_adopting())
+
+    def _take_up(self, entries: Sequence[Entry]) -> None:
+        """Go on with what the store had from a scheduler that died."""
+        remembered = () if self._host is None or self._embedded else self._remembered()
         self._execute(self._ledger.restore(entries, self._clock(), _DIED, remembered, jobs=self._lasting))
         self._look_at_nodes()
         self._forget_kernels(entries)
         for id in [id for id in self._store.memories if id not in self._ledger.entries]:
             self._store.forget_memories(id)  # they ended in the last moment of the one before us
+
+    async def _keep_adopting(self) -> None:
+        """Take up what others leave that use the same directory, and end while this one goes on."""
+        while True:
+            await asyncio.sleep(self.adopt_every)
+            try:
+                if entries := await self._store.adopt(self.outlive):
+                    self._adopt(entries)
+            except StoreError as error:
+                self.log.warning("what another server may have left is not taken up now: %s", error)
+            except Exception:
+                self.log.exception("what another server may have left is not taken up")
+
+    def _adopt(self, entries: Sequence[Entry]) -> None:
+        names = ", ".join(entry.allocation.name for entry in entries)
+        self.log.warning("another server of this store directory has ended; going on with what it left: %s", names)
+        for entry in entries:
+            self._records.add(entry.allocation)
+        self._take_up(entries)
+        for node in self._cluster.nodes():
+            self._on_silence(node.name)  # that it answers, perhaps, which nobody will say again
+            self._reaper.visit(node.name)  # claims do not tell of units that hold nothing, such as exited ones
+        for entry in entries:
+            self._subscribers.tell((self._ledger.entries.get(entry.id) or entry).allocation)
+        self._make_room()
 
     def _handle(self, event: ev.Event) -> None:
         if not isinstance(event, ev.Used):
@@ -127,6 +161,8 @@ class Driver(Execution):
         if not self._open:
             return
         self._open = False
+        if self._adopting is not None:
+            self._adopting.cancel()
         kept = self._remembered()
         kept = {id for id in kept if (entry := self._ledger.entries.get(id)) and entry.state is State.RUNNING}
         kept |= {entry.id for entry in self._ledger.entries.values() if entry.queued and entry.hosted}
@@ -150,6 +186,9 @@ class Driver(Execution):
 
     async def _shut_down(self) -> None:
         self._dead = True
+        if self._adopting is not None:
+            self._adopting.cancel()
+            await asyncio.wait([self._adopting])
         for timer in (self._room, self._telling):
             if timer is not None:
                 timer.cancel()

@@ -13,7 +13,8 @@ life. For each instruction marked *work* exactly one of the named events must co
     StopUnit       Launcher.logs, Launcher.stop (of a job, before that:   UnitGone | StopFailed
                    Launcher.halt, JobHost.collect)
     TakeBack       Launcher.take_over, KernelHost.take_back (of a job     TakenBack | TakeBackFailed
-                   only the former)
+                   only the former; of one that was being started, first
+                   `UnitStarted`, if Launcher.was_started)
     Cancel         cancel that work (its event still comes back)          -
     Clean          remove what may be left on a node, once it answers     -
     Publish        tell the cluster what the ledger holds on a node       -

@@ -255,6 +255,8 @@ class Execution(Placing):
     async def _take_back_now(self, what: ev.TakeBack) -> str | None:
         await self._units.take_over(what.unit)
         entry = self._ledger.entries[what.id]
+        if entry.job is not None and not entry.began and await self._units.was_started(what.unit):
+            self._handle(ev.UnitStarted(id=what.id))  # the process before us died before it could say so
         self._taken_over.add(what.id)  # its node's first word is still to come, if it does not answer now
         self._see_end(entry)
         if entry.job is not None:

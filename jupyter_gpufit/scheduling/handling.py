@@ -70,6 +70,12 @@ class Handling(LoggingConfigurable):
         604800.0,
         help="Seconds that a plain process in which a job runs waits for the next server; it runs on meanwhile.",
     ).tag(config=True)
+    adopt_every = Float(
+        60.0,
+        help="Seconds between two looks at whether another server of the same store directory has ended, to go on with "
+        "its jobs, and what else it left. (What waits for it to be started again is left alone for `outlive` "
+        "seconds.) 0: only when this one starts.",
+    ).tag(config=True)
     stop_within = Float(15.0, help="Seconds to wait for releases to be confirmed when the scheduler closes.").tag(
         config=True
     )

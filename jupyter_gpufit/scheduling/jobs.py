@@ -7,7 +7,7 @@
     its node is lost, or will not have it again ─→ pending, in its old place in the queue, for another node
 
 Its GPUs stay its own between two attempts on one node. A server that stops or dies leaves it alone, in whatever state
-it is: what runs goes on, what was being started is removed and started anew (`recovery.py`).
+it is: what runs goes on, what was being started is removed and started anew, unless it runs after all (`recovery.py`).
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Jobs(Lifetime):
     def _job_runs(self, entry: Entry) -> None:
         entry.began, entry.moved, entry.wait_until = self._now, "", 0.0
         entry.starts += 1
+        entry.unsure = False
         first = entry.state is State.STARTING
         self._set(entry, state=State.RUNNING, message=entry.died, progress=None)
         if first:
@@ -103,7 +104,8 @@ class Jobs(Lifetime):
         """It runs on in the hands of this scheduler, unless it has ended meanwhile."""
         if not entry.live:
             self._wind_down(entry)
-        elif entry.restarting:
+        elif entry.restarting or not entry.began:  # this attempt is over; or it was made, and not started
+            entry.restarting = True
             self._stop_unit(entry)
         elif trouble:
             self._start_again(entry, f"it could not be taken up: {trouble}")

@@ -58,6 +58,12 @@ class Launcher(Protocol):
         Quiet for one that has ended meanwhile: `exit_code` tells. Raises `NodeUnreachable`, and may be called again.
         """
 
+    async def was_started(self, unit: Unit) -> bool:
+        """Whether a unit that is there runs, or has run: also if the process that called `start` died meanwhile.
+
+        Called by the scheduler of a job that a process before this one was starting. Raises `NodeUnreachable`.
+        """
+
     async def prepare(self, launch: Launch, on_progress: OnProgress) -> Unit:
         """Make a unit that is ready to start, and claim its GPUs against all other schedulers of this node.
 

@@ -46,7 +46,7 @@ class Recovery(Queueing, Outages):
                 self._resume_job(entry, left)
             elif _runs(left) and left.id in remembered:
                 self._resume(entry)
-            elif left.queued and left.hosted:
+            elif left.queued and left.hosted and left.job is None:
                 self._queue_again(entry, left)
             elif entry.live:
                 self._end(entry, EndReason.FAILED, why)
@@ -73,6 +73,10 @@ class Recovery(Queueing, Outages):
             self._queue_again(entry, left)
         elif _runs(left) and left.began:
             self._resume(entry)
+        elif _may_run(left):  # that is found out first: it must not run twice, and may have done all it had to
+            assert entry.unit is not None
+            self._arm_time(entry)
+            self._begin(entry, Work.TAKE_BACK, ev.TakeBack(id=entry.id, unit=entry.unit))
         else:  # half-made, or between two attempts: what there is of it is removed, then it starts
             entry.restarting = True
             self._arm_time(entry)
@@ -100,5 +104,9 @@ class Recovery(Queueing, Outages):
 
 def _runs(entry: Entry) -> bool:
     """Whether a kernel was started in it, as far as is known (it need not have answered yet, after a restart)."""
-    unit_is_its_own = entry.unit is not None and entry.launched and not entry.restarting and not entry.stop_wanted
-    return entry.state is State.RUNNING and unit_is_its_own
+    return entry.state is State.RUNNING and _may_run(entry)
+
+
+def _may_run(entry: Entry) -> bool:
+    """Whether something was started in it, or was about to be."""
+    return entry.unit is not None and entry.launched and not entry.restarting and not entry.stop_wanted

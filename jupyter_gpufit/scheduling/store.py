@@ -8,9 +8,9 @@ in one transaction. A crash may so lose the last moments; what they had started 
 
 Several servers of one person may run at once. The file is locked while it is in use (SQLite's exclusive mode, gone with
 the process however it dies), and a second scheduler in the same directory takes the next free file of
-`gpufit.sqlite`, `gpufit-2.sqlite`, …; what dead ones left in files that nobody uses it takes over. So that two never
-believe in one id, each opening makes a new scheduler id; the former ones are remembered, to know what is ours to clean
-up.
+`gpufit.sqlite`, `gpufit-2.sqlite`, …; what dead ones left in files that nobody uses it takes over, when it is opened,
+and a server also now and then (`adopt`). So that two never believe in one id, each opening makes a new scheduler id;
+the former ones are remembered, to know what is ours to clean up.
 
 Schedulers that are *embedded* in a program (nbclient, a magic without a server) use `embedded.sqlite`,
 `embedded-2.sqlite`, … of the same directory, and take over only those: a server that died may be started again, and
@@ -31,6 +31,7 @@ import os
 import secrets
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -83,8 +84,9 @@ class Store:
         """The file; `None`: in memory."""
         self.scheduler = ""
         """Id of the scheduler that uses it now."""
-        self.schedulers: frozenset[str] = frozenset()
-        """All ids whose units are ours: the present one, former ones, and those of dead schedulers taken over."""
+        self.schedulers: set[str] = set()
+        """All ids whose units are ours: the present one, former ones, and those of dead schedulers taken over. One
+        object as long as there is the store, which grows."""
         self.memories: dict[str, dict[str, bytes]] = {}
         """Allocation → part → what is remembered."""
         self.alone = True
@@ -93,6 +95,8 @@ class Store:
         self._waiting: dict[str, tuple[bool, bytes] | None] = {}
         self._memories_waiting: dict[tuple[str, str], bytes | None] = {}
         self._kept_waiting: dict[tuple[str, str], bytes | None] = {}
+        self._free: dict[Path, float] = {}  # other files with something live in them -> since when nobody uses them
+        self._stuck: list[sqlite3.Connection] = []  # of files that could not be emptied when they were taken over
         self._lock = threading.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop
@@ -159,6 +163,23 @@ class Store:
         if self._closed:
             return None
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._read_kept, id, part)
+
+    async def adopt(self, wait: float) -> list[Entry]:
+        """Take over what servers and programs that ended since left in their files, as `open` does, but not what has
+        ended; returns those entries. A file in which something waits for the server that it had is left alone until
+        nobody has used it for `wait` seconds.
+
+        When it returns, `schedulers` and `memories` have theirs. If it is cancelled, they may be in this store's file
+        all the same, for whoever opens that next. Raises `StoreError`; then nothing was taken.
+        """
+        if self._closed or self.path is None:
+            return []
+        work = asyncio.get_running_loop().run_in_executor(self._thread, self._adopt, wait)
+        entries, schedulers, memories = await work
+        self.schedulers |= schedulers
+        for id, part, data in memories:
+            self.memories.setdefault(id, {})[part] = data
+        return entries
 
     async def flush(self) -> None:
         """Wait until all that was saved is written. Raises `StoreError` if it cannot be."""
@@ -229,28 +250,80 @@ class Store:
         self.scheduler = secrets.token_hex(8)
         with _errors(self.path), self._connection as here:
             for there in others:
-                # First into ours: doubly known is harmless, since nobody starts anything under a former id.
-                ids = there.execute("SELECT id FROM schedulers ORDER BY number").fetchall()
-                here.executemany("INSERT OR IGNORE INTO schedulers (id) VALUES (?)", ids)
-                rows = there.execute("SELECT id, ended, data FROM entries WHERE NOT ended").fetchall()
-                here.executemany("INSERT OR IGNORE INTO entries VALUES (?, ?, ?)", rows)
-                memories = there.execute("SELECT id, part, data FROM memories").fetchall()
-                here.executemany("INSERT OR IGNORE INTO memories VALUES (?, ?, ?)", memories)
-                here.executemany("INSERT OR IGNORE INTO kept VALUES (?, ?, ?)", there.execute(_KEPT_OF_LIVE).fetchall())
+                _copy(there, here)
             here.execute("DELETE FROM kept WHERE id NOT IN (SELECT id FROM entries)")
             here.execute("INSERT INTO schedulers (id) VALUES (?)", (self.scheduler,))
             here.execute("DELETE FROM schedulers WHERE number <= (SELECT MAX(number) FROM schedulers) - ?", (MOST_IDS,))
         with _errors(self.path):
             for there in others:
-                with there:
-                    there.execute("DELETE FROM entries WHERE NOT ended")
-                    there.execute("DELETE FROM kept WHERE id NOT IN (SELECT id FROM entries)")
-                    there.execute("DELETE FROM memories")
-            self.schedulers = frozenset(id for (id,) in self._connection.execute("SELECT id FROM schedulers"))
+                _empty(there)
+            self.schedulers |= _ids(self._connection)
             rows = self._connection.execute("SELECT id, data FROM entries").fetchall()
             for id, part, data in self._connection.execute("SELECT id, part, data FROM memories"):
                 self.memories.setdefault(id, {})[part] = data
         return sorted(self._entries(rows), key=lambda entry: entry.allocation.created)
+
+    def _adopt(self, wait: float) -> tuple[list[Entry], set[str], list[tuple[str, str, bytes]]]:
+        assert self.path is not None
+        others: list[sqlite3.Connection] = []
+        now = time.monotonic()
+        try:
+            for kind in ("gpufit", "embedded"):
+                for file in takewhile(Path.exists, _files(self.path.parent, kind)):
+                    if file != self.path and (there := self._left_in(file, now, wait)) is not None:
+                        others.append(there)
+            return self._take_from(others)
+        finally:
+            for there in others:
+                if there not in self._stuck:
+                    there.close()
+
+    def _left_in(self, file: Path, now: float, wait: float) -> sqlite3.Connection | None:
+        """The file, if nobody uses it and it has something that is to be taken over now."""
+        there: sqlite3.Connection | None = None
+        try:
+            there = _connect(file)
+            with _errors(file):
+                rows = there.execute("SELECT id, data FROM entries WHERE NOT ended").fetchall()
+                remembered = {id for (id,) in there.execute("SELECT DISTINCT id FROM memories")}
+        except StoreError as error:
+            if not isinstance(error, StoreLocked):  # `open` has told, or will
+                self._log.debug("left alone: %s", error)
+            rows = []
+        if not rows:
+            self._free.pop(file, None)
+        else:
+            since = self._free.setdefault(file, now)
+            if now - since >= wait or not any(id in remembered or _queued_for_kernel(data) for id, data in rows):
+                del self._free[file]
+                return there
+        if there is not None:
+            there.close()
+        return None
+
+    def _take_from(
+        self, others: list[sqlite3.Connection]
+    ) -> tuple[list[Entry], set[str], list[tuple[str, str, bytes]]]:
+        if not others:
+            return [], set(), []
+        with _errors(self.path), self._connection as here:
+            known = {id for (id,) in here.execute("SELECT id FROM entries")}
+            for there in others:
+                _copy(there, here)
+            new = [
+                (id, data)
+                for id, data in here.execute("SELECT id, data FROM entries WHERE NOT ended")
+                if id not in known
+            ]
+            memories = [row for row in here.execute("SELECT id, part, data FROM memories") if row[0] not in known]
+            ids = _ids(here)
+        for there in others:
+            try:
+                _empty(there)
+            except sqlite3.Error as error:  # they are ours all the same: nobody may use it before we end
+                self._log.warning("what was taken over is still in its file, which is kept locked: %s", error)
+                self._stuck.append(there)
+        return sorted(self._entries(new), key=lambda entry: entry.allocation.created), ids, memories
 
     def _entries(self, rows: list[tuple[str, bytes]]) -> Iterator[Entry]:
         for id, data in rows:
@@ -333,7 +406,41 @@ class Store:
         try:
             self._write()
         finally:
-            self._connection.close()
+            for connection in (*self._stuck, self._connection):
+                connection.close()
+
+
+def _copy(there: sqlite3.Connection, here: sqlite3.Connection) -> None:
+    """What a dead scheduler left that has not ended. First into ours: doubly known is harmless, since nobody starts
+    anything under a former id."""
+    ids = there.execute("SELECT id FROM schedulers ORDER BY number").fetchall()
+    here.executemany("INSERT OR IGNORE INTO schedulers (id) VALUES (?)", ids)
+    rows = there.execute("SELECT id, ended, data FROM entries WHERE NOT ended").fetchall()
+    here.executemany("INSERT OR IGNORE INTO entries VALUES (?, ?, ?)", rows)
+    memories = there.execute("SELECT id, part, data FROM memories").fetchall()
+    here.executemany("INSERT OR IGNORE INTO memories VALUES (?, ?, ?)", memories)
+    here.executemany("INSERT OR IGNORE INTO kept VALUES (?, ?, ?)", there.execute(_KEPT_OF_LIVE).fetchall())
+
+
+def _empty(there: sqlite3.Connection) -> None:
+    """It is ours now. What had ended stays."""
+    with there:
+        there.execute("DELETE FROM entries WHERE NOT ended")
+        there.execute("DELETE FROM kept WHERE id NOT IN (SELECT id FROM entries)")
+        there.execute("DELETE FROM memories")
+
+
+def _queued_for_kernel(data: bytes) -> bool:
+    """Of an entry: whether it waits for GPUs that a kernel of its server, as it is started again, is to have."""
+    try:
+        entry = msgspec.json.decode(data, type=Entry)
+    except (msgspec.DecodeError, ValueError):
+        return False
+    return entry.queued and entry.job is None
+
+
+def _ids(connection: sqlite3.Connection) -> set[str]:
+    return {id for (id,) in connection.execute("SELECT id FROM schedulers")}
 
 
 def _files(where: Path, kind: str) -> list[Path]:

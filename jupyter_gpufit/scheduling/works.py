@@ -136,6 +136,17 @@ class UnitWork:
                     return
                 await asyncio.sleep(_TAKE_OVER_AGAIN)
 
+    async def was_started(self, unit: Unit) -> bool:
+        """`Launcher.was_started`; `False` also if nobody can tell: before it is made anew, what is there is removed."""
+        try:
+            with self._fleet.use(unit.node) as slot:
+                launcher = await self._fleet.opened(slot)
+                async with asyncio.timeout(_TAKE_OVER_WITHIN):
+                    return await launcher.was_started(unit)
+        except (GpufitError, TimeoutError) as error:
+            self._log.info("whether %s on %s was started is not known: %s", unit.name, unit.node, error or "no answer")
+            return False
+
     async def start(
         self, unit: Unit, command: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str]
     ) -> Endpoint:

@@ -241,6 +241,13 @@ class FakeLauncher:
         await self.script.at("take_over")
         self.engine.check()
 
+    async def was_started(self, unit: Unit) -> bool:
+        self._check_open()
+        await self.script.at("was_started")
+        self.engine.check()
+        box = self.engine.containers.get(unit.id)
+        return box is not None and box.state != "created"
+
     async def prepare(self, launch: Launch, on_progress: Callable[[Progress], None]) -> Unit:
         self._check_open()
         await self.script.at("prepare")

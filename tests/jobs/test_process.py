@@ -162,12 +162,18 @@ async def test_a_notebook(run: Run, folder: Path) -> None:
 
 
 async def test_a_notebook_that_asks_for_gpus_itself(run: Run, folder: Path) -> None:
-    cells = ("%load_ext jupyter_gpufit", "%gpufit request 4 --memory 2GiB", "%%gpufit other --push x\nprint('here')")
+    cells = (
+        "%gpufit release",
+        "%load_ext jupyter_gpufit",
+        "%gpufit request 4 --memory 2GiB",
+        "%%gpufit other --push x\nprint('here')",
+    )
     notebook(folder, *cells, "%gpufit release")
     code, text, _ = await run(folder, "run.ipynb")
     assert code == 0, text
     said = "nothing to do, this notebook runs as a job on 2 GPUs with 1 GiB each on here."
-    assert text == f"%gpufit request: {said}\nhere\n%gpufit release: {said}\n"
+    release = f"%gpufit release: {said}\n"  # also before anything was loaded
+    assert text == f"{release}%gpufit request: {said}\nhere\n{release}"
 
 
 async def test_an_error_in_a_notebook(run: Run, folder: Path) -> None:

@@ -14,7 +14,7 @@ from jupyter_gpufit.errors import Conflict, InvalidValue, NodeUnreachable, NotFo
 from jupyter_gpufit.inventory import NodeSpec
 from jupyter_gpufit.jobs import transfers as module
 from jupyter_gpufit.jobs.transfers import Transfers
-from jupyter_gpufit.models import Allocation, Progress, Request, State
+from jupyter_gpufit.models import Allocation, Job, Progress, Request, State
 
 from .conftest import DOCKER, PROCESS, DirectoryLauncher, OneUnit, done, granted, names_in, text_of, unit
 
@@ -221,3 +221,17 @@ async def test_a_node_that_has_the_folder(
     ended = await done(transfers, transfers.begin(there, do, str(folder), ["x"]))
     assert (ended.failed, ended.message) == (False, f"nothing to copy: gpu01 has {folder} itself")
     assert launcher.put_into == []
+    if do == "download":
+        ended = await done(transfers, transfers.begin(there, do, str(folder), ["x", "y"]))
+        assert (ended.failed, ended.message) == (True, f"there is no 'y' in {folder}, which gpu01 has itself")
+
+
+async def test_from_a_job_in_another_folder_of_the_same_machine(
+    running: Allocation, folder: Path, launcher: DirectoryLauncher
+) -> None:
+    request = Request(gpus=2, folder=str(folder), job=Job(run="x.py"))
+    there = msgspec.structs.replace(running, request=request)
+    transfers = Transfers(OneUnit(launcher, there, unit(there)), lambda node: PROCESS)
+    (other := folder / "below").mkdir()
+    ended = await done(transfers, transfers.begin(there, "download", str(other), ["results.csv"]))
+    assert (ended.failed, "results.csv" in ended.message) == (True, True), "it is looked for where the job works"

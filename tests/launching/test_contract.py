@@ -124,8 +124,11 @@ async def test_a_file_outside_its_directory_is_refused_and_undone(place, watched
 
 async def test_an_end_is_told_once_with_code_and_sentence(watched):
     unit = await watched.prepare()
+    assert not await watched.launcher.was_started(unit)
     await watched.run(unit, "import time; time.sleep(0.3); raise SystemExit(7)")
+    assert await watched.launcher.was_started(unit)
     assert await watched.ended(unit) == (7, "ended with exit code 7")
+    assert await watched.launcher.was_started(unit), "and has ended"
     assert watched.launcher.exit_code(unit) == 7
     assert watched.launcher.describe_exit(unit) == "ended with exit code 7"
     await asyncio.sleep(0.1)

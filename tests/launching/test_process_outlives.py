@@ -238,6 +238,18 @@ async def test_whoever_reads_what_the_server_says_is_told_of_its_end(left, proce
     await processes.clean()
 
 
+@pytest.mark.parametrize("code", [TALKS, "print('up', flush=True)", ""], ids=["running", "ended", "prepared"])
+async def test_the_next_server_knows_whether_it_was_started(left, processes, code):
+    server = left(code=code)
+    server.kill()
+    async with processes.opened() as next_one:
+        await next_one.launcher.take_over(server.unit)
+        assert await next_one.launcher.was_started(server.unit) is bool(code)
+        await next_one.launcher.stop(server.unit)
+        assert not await next_one.launcher.was_started(server.unit)
+    await processes.clean()
+
+
 @pytest.mark.parametrize("code", [TALKS, ""], ids=["running", "prepared"])
 async def test_without_another_server_it_ends_in_time(left, processes, eventually, code):
     server = left(outlive=1.0, code=code)

@@ -371,6 +371,9 @@ class World(RuleBasedStateMachine):
         elif isinstance(what, ev.StopKernel):
             self.back(id, work, ev.KernelStopped)
         elif isinstance(what, ev.TakeBack):
+            entry, box = self.ledger.entries.get(id), self.boxes.get(what.unit.id)
+            if entry is not None and entry.job is not None and not entry.began and box is not None and box.running:
+                self.send(ev.UnitStarted(id=id))  # it was told to, by the one that died
             if way == "good":
                 self.back(id, work, ev.TakenBack, kernel_id="k")
             else:
@@ -449,7 +452,7 @@ class World(RuleBasedStateMachine):
         assert (now.created, now.owner, now.name, now.request) == (was.created, was.owner, was.name, was.request)
         runs = was.unit is not None and before.launched and not before.restarting and not before.stop_wanted
         if before.job is not None and before.live:
-            begins = {Work.TAKE_BACK} if was.state is State.RUNNING and runs and before.began else {Work.STOP_UNIT}
+            begins = {Work.TAKE_BACK} if runs else {Work.STOP_UNIT}
             assert entry.live, "jobs go on"
             assert entry.rank == before.rank
             assert now.node is not None or entry.waiting or before.moving

@@ -214,6 +214,23 @@ async def test_a_kernel_is_taken_back_and_goes_on(tmp_path: Path) -> None:
         await lab.end(before.id)
 
 
+async def test_a_server_that_goes_on_takes_back_what_waited_for_another_in_vain(tmp_path: Path) -> None:
+    async with Lab(node("a"), store=tmp_path, adopt_every=0.02, outlive=0.05) as lab:
+        dead = Lab(of=lab, store=tmp_path, adopt_every=0)
+        await dead.scheduler.open()
+        before = await dead.running(gpus=1)
+        starting = dead.script.hold("kernel:prepared")
+        half = await dead.request(gpus=1)
+        await starting.arrived.wait()
+        await dead.kill()
+        await eventually(lambda: lab.host.taken_back == [before.kernel_id])
+        await lab.scheduler.restored()
+        now = lab.scheduler.get(before.id)
+        assert (now.state, now.gpus, now.kernel_id) == (State.RUNNING, before.gpus, before.kernel_id)
+        assert (await lab.until(half.id, "ended")).reason is EndReason.FAILED
+        await lab.end(before.id)
+
+
 async def test_a_unit_that_ended_meanwhile_is_told_of(tmp_path: Path) -> None:
     dead = Lab(node("a"), store=tmp_path)
     await dead.scheduler.open()

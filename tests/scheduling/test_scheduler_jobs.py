@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -391,6 +392,31 @@ async def test_killed_at_any_point_the_job_is_finished_by_the_next_server(tmp_pa
         assert (await log_of(lab, job.id)).endswith("done\n")
 
 
+@pytest.mark.parametrize("point", ["start:running", "job:started"])
+@pytest.mark.parametrize("over", [False, True])
+async def test_killed_before_it_is_written_down_that_it_runs_it_does_not_run_twice(
+    tmp_path: Path, point: str, over: bool
+) -> None:
+    dead = Lab(node("a", 2), store=tmp_path)
+    await dead.scheduler.open()
+    gate = dead.script.hold(point)
+    [job] = await dead.submit(name="lr")
+    await gate.arrived.wait()
+    await dead.kill()
+    if over:
+        dead.ends(job.id, 0, logs="done\n")
+    lab = Lab(of=dead, store=tmp_path)
+    lab.may_leave = False
+    async with lab:
+        if not over:
+            await lab.until(job.id, "running")
+            lab.ends(job.id, 0, logs="done\n")
+        end = await ended(lab, job.id)
+        assert (end.reason, end.attempt, end.outputs) == (EndReason.FINISHED, 1, "/home/me/outputs/lr")
+        assert (len(lab.engines["a"].history), lab.jobs.started) == (1, [])
+        assert await log_of(lab, job.id) == "kernel started\ndone\n"
+
+
 async def test_killed_in_the_pause_between_two_attempts(tmp_path: Path) -> None:
     dead = Lab(node("a"), store=tmp_path, limits=replace(QUICK, again_first=60.0, again_most=60.0))
     await dead.scheduler.open()
@@ -408,6 +434,74 @@ async def test_killed_in_the_pause_between_two_attempts(tmp_path: Path) -> None:
         lab.ends(job.id, 0)
         await ended(lab, job.id)
         assert await log_of(lab, job.id) == "kernel started\nfirst\nkernel started\n"
+
+
+async def test_a_server_that_goes_on_takes_up_what_another_leaves(tmp_path: Path) -> None:
+    lab = Lab(node("a", 3), store=tmp_path, adopt_every=0.02)
+    async with lab:
+        mine = await lab.job(name="mine")
+        dead = Lab(of=lab, store=tmp_path, adopt_every=0)
+        await dead.scheduler.open()
+        runs, over = await dead.job(name="runs"), await dead.job(name="over", job={"retries": 1})
+        [waits] = await dead.submit(name="waits", gpus=2)
+        gpus = runs.gpus
+        lab.jobs.kept |= dead.jobs.kept  # it is on disk
+        told: list[str] = []
+        lab.scheduler.subscribe(lambda allocation: told.append(allocation.id))
+        assert [one.id for one in lab.scheduler.allocations()] == [mine.id], "not while it is in use"
+        await dead.kill()
+        dead.ends(over.id, 0, logs="done\n")
+        await eventually(lambda: runs.id in told)
+        assert (await ended(lab, over.id)).reason is EndReason.FINISHED
+        assert (await log_of(lab, over.id)).endswith("done\n")
+        now = lab.scheduler.get(runs.id)
+        assert (now.state, now.gpus, now.attempt) == (State.RUNNING, gpus, 1)
+        assert lab.scheduler.get(waits.id).state is State.PENDING
+        lab.ends(runs.id)
+        await ended(lab, runs.id)
+        await lab.until(waits.id, "running")
+        for id in (mine.id, waits.id):
+            lab.ends(id)
+            await ended(lab, id)
+
+
+async def test_what_another_left_half_made_is_started_and_a_unit_of_nobody_removed(tmp_path: Path) -> None:
+    lab = Lab(node("a", 2), store=tmp_path, adopt_every=0.02)
+    async with lab:
+        dead = Lab(of=lab, store=tmp_path, adopt_every=0)
+        await dead.scheduler.open()
+        gate = dead.script.hold("prepare:made")
+        [job] = await dead.submit(name="half")
+        await gate.arrived.wait()
+        lab.jobs.kept |= dead.jobs.kept
+        await dead.kill()
+        await eventually(lambda: job.id in {one.id for one in lab.scheduler.allocations()})
+        await lab.until(job.id, "running")
+        assert len(lab.engines["a"].containers) == 1
+        lab.ends(job.id)
+        await ended(lab, job.id)
+
+
+async def test_a_server_that_ends_while_it_takes_up_leaves_it_to_the_next(tmp_path: Path) -> None:
+    first = Lab(node("a", 2), store=tmp_path, adopt_every=0.01)
+    await first.scheduler.open()
+    dead = Lab(of=first, store=tmp_path, adopt_every=0)
+    await dead.scheduler.open()
+    job = await dead.job(name="lr")
+    await dead.kill()
+    go_on, looked = threading.Event(), threading.Event()
+    first.scheduler._store._thread.submit(lambda: (looked.set(), go_on.wait()))  # a disk that hangs
+    await eventually(looked.is_set)
+    await eventually(lambda: first.scheduler._store._thread._work_queue.qsize() > 0)  # it looks, or has
+    closing = asyncio.create_task(first.scheduler.close())
+    await asyncio.sleep(0)
+    go_on.set()
+    await closing
+    async with Lab(of=dead, store=tmp_path) as lab:
+        await lab.scheduler.restored()
+        assert lab.scheduler.get(job.id).state is State.RUNNING
+        lab.ends(job.id)
+        await ended(lab, job.id)
 
 
 @pytest.mark.parametrize("where", ["embedded", "memory"])

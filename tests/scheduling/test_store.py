@@ -431,3 +431,92 @@ async def test_embedded_schedulers_have_files_of_their_own(tmp_path: Path) -> No
     assert other.scheduler not in next_server.schedulers
     await next_server.close()
     await other.close()
+
+
+# --- what others leave while this one goes on
+
+
+async def test_what_one_that_ended_left_is_adopted_and_what_is_in_use_is_not(tmp_path: Path) -> None:
+    here, _ = await Store.open(tmp_path)
+    ours = here.schedulers
+    ending, _ = await Store.open(tmp_path)
+    going, _ = await Store.open(tmp_path)
+    program, _ = await Store.open(tmp_path, embedded=True)
+    over = entry("over")
+    over.allocation = msgspec.structs.replace(over.allocation, state=State.ENDED)
+    for store, left in ((ending, entry("left")), (ending, over), (going, entry("other")), (program, entry("p"))):
+        store.save(left)
+    ending.keep("left", "log", b"lines")
+    for store in (ending, going, program):
+        await store.flush()
+    assert await here.adopt(0) == []
+    await ending.close()
+    await program.close()
+    assert await here.adopt(0) == [entry("left"), entry("p")]
+    assert ours is here.schedulers
+    assert ours == {here.scheduler, ending.scheduler, program.scheduler}
+    assert await here.kept("left", "log") == b"lines"
+    assert await here.adopt(0) == [], "once"
+    await here.close()
+    await going.close()
+    heir, entries = await Store.open(tmp_path)
+    assert {each.id for each in entries} == {"left", "p", "other"}, "it was in the file of the one that took it"
+    await heir.close()
+
+
+async def test_a_kernel_that_waits_for_its_server_is_left_to_it_for_a_while(tmp_path: Path) -> None:
+    here, _ = await Store.open(tmp_path)
+    ended, _ = await Store.open(tmp_path)
+    ended.save(entry("left"))
+    ended.remember("left", "kernel", b"the key of a kernel")
+    await ended.close()
+    assert await here.adopt(1000) == []
+    again, entries = await Store.open(tmp_path)
+    assert ([each.id for each in entries], again.path) == (["left"], ended.path)
+    assert await here.adopt(0) == [], "in use again"
+    await again.close()
+    assert await here.adopt(0) == [entry("left")]
+    assert here.memories == {"left": {"kernel": b"the key of a kernel"}}
+    await here.close()
+
+
+async def test_of_two_that_look_at_once_one_takes_it(tmp_path: Path) -> None:
+    stores = [(await Store.open(tmp_path))[0] for _ in range(3)]
+    stores[2].save(entry("left"))
+    await stores[2].close()
+    taken = await asyncio.gather(stores[0].adopt(0), stores[1].adopt(0))
+    taken += await asyncio.gather(stores[0].adopt(0), stores[1].adopt(0))
+    assert sorted(map(len, taken)) == [0, 0, 0, 1]
+    for store in stores[:2]:
+        await store.close()
+
+
+async def test_what_cannot_be_written_here_stays_where_it_was(tmp_path: Path) -> None:
+    here, _ = await Store.open(tmp_path)
+    ended, _ = await Store.open(tmp_path)
+    ended.save(entry("left", said="x" * 100_000))
+    await ended.close()
+    here._connection.execute("PRAGMA max_page_count = 1")  # as on a full disk
+    with pytest.raises(StoreError, match="cannot be used"):
+        await here.adopt(0)
+    assert here.schedulers == {here.scheduler}
+    here._connection.execute("PRAGMA max_page_count = 100000")
+    assert [each.id for each in await here.adopt(0)] == ["left"]
+    await here.close()
+
+
+async def test_what_cannot_be_removed_there_is_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, _ = await Store.open(tmp_path)
+    ended, _ = await Store.open(tmp_path)
+    ended.save(entry("left"))
+    await ended.close()
+
+    def fail(there: sqlite3.Connection) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr("jupyter_gpufit.scheduling.store._empty", fail)
+    assert [each.id for each in await here.adopt(0)] == ["left"]
+    other, entries = await Store.open(tmp_path)
+    assert (entries, await other.adopt(0), await here.adopt(0)) == ([], [], [])
+    await other.close()
+    await here.close()

@@ -18,7 +18,16 @@ from typing import Any
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _SIGTERM_CODE = 128 + signal.SIGTERM
-_QUIET = ["--IPKernelApp.log_level=ERROR"]  # no advice to those who start a kernel by hand
+_FIRST = """
+try:
+    __import__("jupyter_gpufit").load_ipython_extension(get_ipython())
+except Exception:
+    pass
+"""
+_PYTHON = [
+    "--IPKernelApp.log_level=ERROR",  # no advice to those who start a kernel by hand
+    f"--IPKernelApp.exec_lines={_FIRST}",  # `%gpufit` is there, as in a kernel on GPUs
+]
 _STARTS_WITHIN = 300  # s; a cold image on a slow disk imports for a minute
 
 
@@ -115,7 +124,7 @@ async def run(notebook: Any, copy: str, folder: str, where: str, refuse: Callabl
         startup_timeout=_STARTS_WITHIN,
         resources={"metadata": {"path": folder}},
         allow_errors=False,
-        extra_arguments=_QUIET if is_python(notebook) else [],
+        extra_arguments=_PYTHON if is_python(notebook) else [],
     )
     client.reset_execution_trackers()
     for cell in notebook.cells:
