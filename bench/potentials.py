@@ -7,9 +7,6 @@ Between two decisions one node changes, as it does when something is placed; req
 
 from __future__ import annotations
 
-import argparse
-import gc
-import json
 import random
 import runpy
 from collections.abc import Iterator
@@ -24,7 +21,7 @@ from jupyter_gpufit.scheduling.policies import Policy, find
 from jupyter_gpufit.scheduling.potentials import Balance, Fragmentation
 
 _select = runpy.run_path(str(Path(__file__).with_name("select.py")))
-cluster, timed = _select["cluster"], _select["timed"]
+cluster, spread, timed = _select["cluster"], _select["spread"], _select["timed"]
 
 
 def requests(count: int, seed: int) -> list[Request]:
@@ -59,24 +56,11 @@ def figures(count: int, rounds: int) -> Iterator[dict[str, object]]:
         literal = timed(lambda: select(nodes, asked[0], known), 1)  # noqa: B023
         yield common | {
             "figure": "select",
-            "ms": round(median(times), 4),
-            "p95_ms": round(sorted(times)[int(len(times) * 0.95)], 4),
-            "least_ms": round(min(times), 4),
+            **spread(times),
             "fresh_ms": round(min(literal), 1),
             "ratio": round(min(literal) / median(times), 1),
         }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, nargs="+", default=[1213, 20000])
-    parser.add_argument("--rounds", type=int, default=200)
-    options = parser.parse_args()
-    gc.freeze()
-    for count in options.nodes:
-        for figure in figures(count, options.rounds):
-            print(json.dumps(figure), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    _select["main"](figures, __doc__)

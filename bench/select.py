@@ -113,17 +113,25 @@ def figures(count: int, rounds: int) -> Iterator[dict[str, object]]:
                     "policy": policy,
                     "request": kind,
                     "found": node is not None,
-                    "ms": round(median(times), 4),
-                    "p95_ms": round(sorted(times)[int(len(times) * 0.95)], 4),
-                    "least_ms": round(min(times), 4),
+                    **spread(times),
                     "changed_ms": round(median(changed), 4),
                     "literal_ms": round(min(literal), 2),
                     "ratio": round(min(literal) / median(times), 1),
                 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def spread(times: list[float]) -> dict[str, float]:
+    """What is told of the times of one decision, in milliseconds."""
+    return {
+        "ms": round(median(times), 4),
+        "p95_ms": round(sorted(times)[int(len(times) * 0.95)], 4),
+        "least_ms": round(min(times), 4),
+    }
+
+
+def main(figures: Callable[[int, int], Iterator[dict[str, object]]] = figures, about: str | None = __doc__) -> None:
+    """Also that of `potentials.py`, with its own figures of so many nodes in so many rounds."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=[1213, 20000])
     parser.add_argument("--rounds", type=int, default=200)
     options = parser.parse_args()

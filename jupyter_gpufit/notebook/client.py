@@ -27,7 +27,18 @@ if TYPE_CHECKING:
     from ..kernels.service import ThreadedService
     from ..scheduling.api import Scheduler
 
-__all__ = ["Client", "EmbeddedClient", "Json", "RestClient", "connect", "embedded", "has_ended", "is_running", "latest"]
+__all__ = [
+    "Client",
+    "EmbeddedClient",
+    "Json",
+    "RestClient",
+    "connect",
+    "embedded",
+    "has_ended",
+    "is_live",
+    "is_running",
+    "latest",
+]
 
 Json = dict[str, Any]
 
@@ -129,6 +140,11 @@ def _plain(value: Any) -> Json:
 def is_running(allocation: Json) -> bool:
     """Whether cells can run on it."""
     return bool(allocation["state"] == State.RUNNING)
+
+
+def is_live(allocation: Json) -> bool:
+    """Neither ending nor ended."""
+    return allocation["state"] not in (State.STOPPING, State.ENDED)
 
 
 def has_ended(allocation: Json) -> bool:

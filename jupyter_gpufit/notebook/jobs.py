@@ -15,13 +15,12 @@ from ..errors import Conflict, InvalidValue, NodeUnreachable, NotFound
 from ..memory import format_memory
 from ..models import EndReason
 from .cells import Interrupted
-from .client import LONGEST_WAIT, Client, Json, has_ended, latest
+from .client import LONGEST_WAIT, Client, Json, has_ended, is_live, is_running, latest
 from .progress import Progress, follow
 from .show import describe, message_of
 
 __all__ = ["carry", "check_kernel", "code_of", "ended", "folder_here", "follow_log", "sent"]
 
-_LIVE = ("pending", "starting", "running")
 _PATIENCE = 1.0  # s before a node that did not answer is asked again
 
 
@@ -100,8 +99,11 @@ def follow_log(
 
 
 def _follow_log(client: Client, allocation: Json, progress: Progress, tail: int, tell: Callable[[str], None]) -> Json:
-    if allocation["state"] in ("pending", "starting"):
-        allocation = follow(client, allocation, lambda now: now["state"] not in ("pending", "starting"), progress)
+    def waits(now: Json) -> bool:
+        return is_live(now) and not is_running(now)
+
+    if waits(allocation):
+        allocation = follow(client, allocation, lambda now: not waits(now), progress)
         progress.done(f"{describe(allocation)} is {'over' if has_ended(allocation) else 'running'}.")
     mark, told = "", ""
     while True:
@@ -121,7 +123,7 @@ def _follow_log(client: Client, allocation: Json, progress: Progress, tail: int,
         if not log["logs"]:
             allocation = latest(client, allocation)
             message = message_of(allocation)
-            if message not in ("", told) and allocation["state"] in _LIVE:  # why it is started again, or waits
+            if message not in ("", told) and is_live(allocation):  # why it is started again, or waits
                 told = message
                 tell(f"{allocation['name']!r}: {message}")
 

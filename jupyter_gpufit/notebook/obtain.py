@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import Conflict, GpufitError, NotFound, NotPlaced
 from ..models import EndReason, Request
-from .client import Client, Json, has_ended, is_running, latest
+from .client import Client, Json, has_ended, is_live, is_running, latest
 from .outputs import outputs_of
 from .progress import Progress, follow
 from .show import describe, explanation
@@ -124,5 +124,5 @@ def is_what_is_asked(allocation: Json, request: Request) -> bool:
         and (request.image is None or request.image == allocation.get("image"))
         and (not request.write_models or bool(asked.get("write_models")))
         and (not request.require_model or (asked.get("require_model") and asked.get("model") == request.model))
-        and allocation["state"] in ("pending", "starting", "running")
+        and is_live(allocation)
     )
