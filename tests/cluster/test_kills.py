@@ -103,9 +103,19 @@ async def test_a_reporter_and_its_nvml_child_are_killed(lab: Lab) -> None:
         await lab.front.release("train")
 
 
+def replaced(lab: Lab, before: Any) -> bool:
+    """Whether another container runs in the place of `before`."""
+    try:
+        now = lab.holder("gpu02")
+    except ValueError:  # none just now
+        return False
+    return bool(now["State"]["Running"] and now["Id"] != before["Id"])
+
+
 async def test_dockerd_is_killed(lab: Lab) -> None:
     notebook = await attached(lab)
     engine = lab.cluster["gpu02"]
+    before = lab.holder("gpu02")
     engine.kill()
     # The container goes on without its engine, and so does the kernel: a node that cannot be reached is no dead kernel.
     assert (await notebook.run("x += 1; print(x)")).text == "2\n"
@@ -114,6 +124,8 @@ async def test_dockerd_is_killed(lab: Lab) -> None:
     engine.start()
     nobody_twice(lab.cluster)
     # An engine without live-restore ends the containers it finds: then the kernel is restarted, on the same GPUs.
+    # (A cell that is sent in the moment before it ends is lost with it.)
+    await eventually(lambda: replaced(lab, before))
     cell = await notebook.run(SEES, 180)
     now = (await lab.front.gpufit("GET", "allocations/train", expect=200)).json
     if now["state"] == "running":
@@ -129,15 +141,7 @@ async def test_the_kernel_is_killed(lab: Lab) -> None:
     notebook = await attached(lab)
     before = lab.holder("gpu02")
     os.kill(before["State"]["Pid"], signal.SIGKILL)
-
-    def again() -> bool:
-        try:
-            now = lab.holder("gpu02")
-        except ValueError:  # none just now
-            return False
-        return now["State"]["Running"] and now["Id"] != before["Id"]
-
-    await eventually(again)  # by the kernel manager's restarter
+    await eventually(lambda: replaced(lab, before))  # by the kernel manager's restarter
     made = (await lab.front.gpufit("GET", "allocations/train", expect=200)).json
     cell = await notebook.run(SEES)
     [printed] = [line for line in cell.text.splitlines() if line.startswith("[[")]
