@@ -38,7 +38,7 @@ def parse(text: str, path: Path) -> Inventory:
             top.unknown(key, known)
     policy = data.get("policy", POLICIES[0])
     if policy not in POLICIES:
-        hint = did_you_mean(str(policy), POLICIES) or f"; use {' or '.join(map(repr, POLICIES))}"
+        hint = did_you_mean(str(policy), POLICIES) or f"; use {', '.join(map(repr, POLICIES[:-1]))} or {POLICIES[-1]!r}"
         top.refuse("policy", policy, f"there is no such policy{hint}")
 
     folder = path.parent

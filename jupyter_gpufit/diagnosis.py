@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 
 from msgspec import Struct
 
-__all__ = ["CHECKS", "Check", "Diagnosis", "Verdict", "right", "unchecked", "wrong"]
+__all__ = ["CHECKS", "Check", "Diagnosis", "Tell", "Verdict", "right", "unchecked", "wrong"]
 
 CHECKS = (
     "reporter",
@@ -58,6 +59,10 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     def wrong(self) -> int:
         """How many checks found something wrong."""
         return sum(check.verdict is Verdict.WRONG for check in self.checks)
+
+
+Tell = Callable[[Diagnosis], None]
+"""Gets it after each check."""
 
 
 def right(check: str, message: str) -> Check:

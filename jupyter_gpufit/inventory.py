@@ -21,7 +21,7 @@ from .errors import InventoryError
 
 __all__ = ["MODELS", "OWN", "POLICIES", "Inventory", "Mount", "NodeSpec", "Quota", "find", "load"]
 
-POLICIES: Final = ("best-fit", "claim")
+POLICIES: Final = ("best-fit", "claim", "fragmentation", "balance")
 """What `policy` may be: the names of `scheduling/policies.py` (a test compares the two)."""
 FILE: Final = "gpufit.toml"
 MODELS: Final = "/models"
@@ -64,8 +64,9 @@ class NodeSpec(Struct, frozen=True, kw_only=True):
     """`missing`, `never` or `always`."""
     shm_size: int = 2**30
     ram: int | None = None
-    """Limit of host memory of a container."""
+    """The most host memory (bytes) a container may have; one that asks for none gets so much. `None`: no limit."""
     cpus: float | None = None
+    """The most cores, likewise."""
     pids: int = 4096
     workdir: str | None = None
     mounts: tuple[Mount, ...] = ()

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from .errors import InvalidValue
 
-__all__ = ["GiB", "format_memory", "parse_memory"]
+__all__ = ["GiB", "compare", "format_memory", "parse_memory"]
 
 GiB = 2**30
 
@@ -69,3 +69,9 @@ def format_memory(size: int | None) -> str:
             sign = "-" if size < 0 else ""
             return f"{sign}{whole}.{tenth} {unit}" if tenth and whole < 1000 else f"{sign}{whole} {unit}"
     return f"{size} B"
+
+
+def compare(have: int, asked: int) -> tuple[str, str]:
+    """Two sizes for people; in bytes where rounding would make the smaller one look enough."""
+    texts = format_memory(have), format_memory(asked)
+    return texts if texts[0] != texts[1] else (f"{have} bytes", f"{asked} bytes")

@@ -56,6 +56,8 @@ MAX_TEXT = 512  # characters of an image, a glob or a label; nothing real is lon
 MAX_PATH = 4096
 MAX_PRIORITY = 100
 MAX_GPUS = 1024  # per request; far above any one machine, low enough that nothing of that size hurts
+MAX_CPUS = 4096
+LEAST_RAM = 2**26  # bytes; with less no Python starts
 MAX_RETRIES = 100
 MAX_WORDS = 1000  # of a job's arguments, and of its variables
 MAX_WORD = 32_768  # characters of one of them; execve(2) takes 131,072 bytes
@@ -173,6 +175,10 @@ class Claim(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """uuid -> card, for GPUs whose card is known to the claimant."""
     expires: float | None = None
     """Unix time at which it will end by itself, as far as the claimant said when it began."""
+    cpus: float = 0.0
+    """Cores of the machine that it asked for; 0: none in particular."""
+    ram: int = 0
+    """Bytes of the machine's own memory that it asked for; 0: none in particular."""
 
 
 class Node(Struct, frozen=True, kw_only=True, gc=False):
@@ -198,6 +204,18 @@ class Node(Struct, frozen=True, kw_only=True, gc=False):
     """Whether it has one: then `models` of `None` means that what is in it is not known (yet)."""
     models_write: bool = True
     """Whether a request may ask to write there."""
+    cpus: float | None = None
+    """Cores of the machine, as its engine says."""
+    cpus_free: float | None = None
+    """Effective: those that no allocation asked for."""
+    cpus_limit: float | None = None
+    """The most that one allocation may have; `None`: all of them."""
+    ram: int | None = None
+    """Bytes of the machine's own memory, as its engine says."""
+    ram_free: int | None = None
+    """Effective: those that no allocation asked for. (What is in use is not looked at: it is gone the next moment.)"""
+    ram_limit: int | None = None
+    """The most that one allocation may have; `None`: all of it."""
 
 
 # --- stages B and C: what people ask, and where it goes
@@ -317,6 +335,10 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
     """The node's model store is mounted to be written, too."""
     labels: dict[str, str] = {}
     """Only nodes that carry all of these."""
+    cpus: float | None = None
+    """Cores of the machine for it alone (of the allocation, not per GPU); `None`: none in particular."""
+    ram: int | str | None = None
+    """Bytes of the machine's own memory for it alone; `None`: none in particular. After construction an int."""
     share_card: bool = False
     """Policy `best-fit` may take several GPUs (MIG instances) of one physical card."""
     folder: str | None = None
@@ -340,6 +362,10 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
             gpus = f"{self.gpus} GPU{'' if self.gpus == 1 else 's'}"
             raise InvalidValue(f"memory has {len(sizes)} sizes for {gpus}; give one size, or one for each GPU")
         put(self, "memory", tuple(parse_memory(size) for size in sizes))
+        if self.cpus is not None:
+            put(self, "cpus", _cores(self.cpus))
+        if self.ram is not None:
+            put(self, "ram", _ram(self.ram))
         for wish in ("time", "wait"):
             if (value := getattr(self, wish)) is not None:
                 put(self, wish, 0.0 if self.job and _is_nothing(wish, value) else parse_duration(value))
@@ -361,6 +387,11 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
         """`memory` as it is after construction: bytes, one entry per GPU."""
         return self.memory  # type: ignore[return-value]
 
+    @property
+    def host_memory(self) -> int | None:
+        """`ram` as it is after construction: bytes."""
+        return self.ram  # type: ignore[return-value]
+
     def body(self) -> dict[str, Any]:
         """The request as a body of `POST allocations`, in JSON types; what is the default is left out, and so are the
         values of a job's variables."""
@@ -373,14 +404,18 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
         return body
 
     def describe(self) -> str:
-        """The request in a few words: `"2 GPUs with 16 GiB each"`, or `"2 GPUs"` where no memory is asked."""
-        noun = "GPU" if self.gpus == 1 else "GPUs"
-        if not any(self.sizes):
-            return f"{self.gpus} {noun}"
-        if len(set(self.sizes)) == 1:
-            each = "" if self.gpus == 1 else " each"
-            return f"{self.gpus} {noun} with {format_memory(self.sizes[0])}{each}"
-        return f"{self.gpus} {noun} with {', '.join(format_memory(size) for size in self.sizes)}"
+        """The request in a few words: `"2 GPUs with 16 GiB each"`, `"1 GPU, 8 CPUs, 64 GiB RAM"`."""
+        parts = [f"{self.gpus} {'GPU' if self.gpus == 1 else 'GPUs'}"]
+        if any(self.sizes):
+            alike = len(set(self.sizes)) == 1
+            sizes = self.sizes[:1] if alike else self.sizes
+            each = " each" if alike and self.gpus > 1 else ""
+            parts[0] += f" with {', '.join(map(format_memory, sizes))}{each}"
+        if self.cpus is not None:
+            parts.append(f"{self.cpus:g} {'CPU' if self.cpus == 1 else 'CPUs'}")
+        if self.host_memory is not None:
+            parts.append(f"{format_memory(self.host_memory)} RAM")
+        return ", ".join(parts)
 
 
 def without_secrets(request: Request) -> Request:
@@ -579,6 +614,10 @@ class Launch(Struct, frozen=True, kw_only=True):
     """A job's unit: it works in a directory of its own (`Launcher.put`), and has one for outputs."""
     write_models: bool = False
     """The node's model store may be written."""
+    cpus: float | None = None
+    """Cores that it asked for, and is held to; `None`: what the inventory says."""
+    ram: int | None = None
+    """Bytes of the machine's own memory, likewise."""
 
 
 class Unit(Struct, frozen=True, kw_only=True):
@@ -623,6 +662,18 @@ def decode(data: bytes | str, type: type[T]) -> T:  # the field's own word
 def _check_length(what: str, text: str | None, most: int = MAX_TEXT) -> None:
     if text is not None and len(text) > most:
         raise InvalidValue(f"{what} has {len(text)} characters; more than {most} cannot be meant")
+
+
+def _cores(cpus: object) -> float:
+    if isinstance(cpus, bool) or not isinstance(cpus, int | float) or not 0 < cpus <= MAX_CPUS:
+        raise InvalidValue(f"cpus is {cpus!r}; ask for more than 0 and at most {MAX_CPUS} cores, such as 8 or 0.5")
+    return max(0.01, round(float(cpus), 2))  # engines count hundredths, and no finer
+
+
+def _ram(ram: int | str) -> int:
+    if (size := parse_memory(ram)) < LEAST_RAM:
+        raise InvalidValue(f"ram is {ram!r}; ask for {format_memory(LEAST_RAM)} of the machine's memory at least")
+    return size
 
 
 def _is_nothing(wish: str, value: float | str) -> bool:

@@ -144,8 +144,9 @@ def test_patience_grows_with_the_period() -> None:
 
 def test_policies_are_those_of_the_scheduler() -> None:
     policies = pytest.importorskip("jupyter_gpufit.scheduling.policies")
-    assert set(inventory.POLICIES) == set(policies.POLICIES)
-    assert parse('policy = "claim"\n[[node]]\nname = "a"', FILE).policy == "claim"
+    assert sorted(inventory.POLICIES) == policies.names()
+    for policy in inventory.POLICIES:
+        assert parse(f'policy = "{policy}"\n[[node]]\nname = "a"', FILE).policy == policies.find(policy).name
 
 
 # --- how it says what is wrong
@@ -266,7 +267,7 @@ def test_an_error_names_file_node_key_value_and_reason(keys: str, key: str, says
         ('[defaults]\nshm_sise = "1GiB"\n[[node]]\nname = "a"', r"\[defaults\]: shm_sise.*did you mean 'shm_size'"),
         ('defaults = 1\n[[node]]\nname = "a"', r"write \[defaults\] on a line"),
         ('policy = "best_fit"\n[[node]]\nname = "a"', "policy = 'best_fit'.*did you mean 'best-fit'"),
-        ('policy = 5\n[[node]]\nname = "a"', "use 'best-fit' or 'claim'"),
+        ('policy = 5\n[[node]]\nname = "a"', "use 'best-fit', 'claim', 'fragmentation' or 'balance'"),
         ("a = " + "[" * 5000, "is not TOML"),
     ],
 )

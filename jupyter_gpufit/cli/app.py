@@ -47,7 +47,7 @@ from ..notebook.show import (
     usage_table,
     used,
 )
-from . import demo, doctor, reporter
+from . import bench, demo, doctor, reporter
 from .asking import client_of, look
 from .parsers import CommandParser, MainParser, VerbParser
 
@@ -137,6 +137,7 @@ def _parser() -> CommandParser:
     add_files(verb("download", "copy files from where an allocation works to this folder", _download), "--from")
     verb("models", "the models in the nodes' stores", _models)
     doctor.add_arguments(verb("doctor", doctor.ABOUT, doctor.run))
+    bench.add_parser(verbs, _add_common)
     reporter.add_parser(verbs)
     demo.add_parser(verbs)
     return parser
@@ -168,7 +169,7 @@ def _nodes(options: argparse.Namespace) -> int:
     if options.json:
         _print_json(nodes)
     else:
-        _print_table(*node_table(nodes))
+        _print_table(*node_table(nodes, machine=True))
     return 0
 
 

@@ -17,9 +17,10 @@ from msgspec import Struct
 
 from ..errors import GpufitError, NotFound
 from ..notebook.cells import Reply, run_cell
-from ..notebook.channels import Channel, Message, WebSocketChannel
+from ..notebook.channels import Channel, WebSocketChannel
 from ..notebook.client import Json, RestClient
 from ..notebook.discovery import Server
+from ..notebook.messages import Message
 from ..notebook.transport import Http
 
 __all__ = ["FrontEnd", "Step", "check"]
@@ -168,6 +169,9 @@ class _Collected:
     def text(self) -> str:
         return "".join(self._parts)
 
+    def begin(self) -> None:
+        """Nothing else is shown."""
+
     def stream(self, name: str, text: str) -> None:
         self._parts.append(text)
 
@@ -180,6 +184,9 @@ class _Collected:
         if name:
             self._displays[name] = len(self._parts)
         self._parts.append(text)
+
+    def relay(self, message: Message) -> bool:
+        return False
 
     def result(self, content: dict[str, Any]) -> None:
         self.display(content)

@@ -1,7 +1,7 @@
 """The cluster cache: what every node last said, what is held there, and why a node is not usable. Asks no node.
 
     poller ─ set_inventory, reported, failed ─┐
-    scheduler ─ set_claims, set_trouble ──────┼→ one entry per node → nodes(), on_change
+    scheduler ─ set_claims, set_trouble, … ───┼→ one entry per node → nodes(), on_change
     time (a report that gets old) ─ refresh ──┘
 
 It is what `scheduling/needs.py` calls `Cluster`. Used from one event loop; it starts nothing and waits for nothing.
@@ -24,7 +24,7 @@ from ..errors import NotFound
 from ..inventory import Inventory, NodeSpec
 from ..models import Claim, Gpu, Node, Report
 from .checks import clean
-from .effective import effective, used_by_each
+from .effective import effective, left_of, used_by_each
 
 __all__ = ["Cache", "OnChange"]
 
@@ -52,6 +52,8 @@ class _Entry(Struct):
     """Unix time (ours) of the first of those."""
     gpus: tuple[Gpu, ...] = ()
     """Effective."""
+    cpus_free: float | None = None
+    ram_free: int | None = None
     past: list[tuple[float, Claim]] = []
     """Claims given up since the report was sampled, and when (our monotonic clock)."""
     told: Node | None = None
@@ -69,6 +71,7 @@ class Cache:
         # By node and source. Apart from the entries: what is held on a node that left the inventory is still held.
         self._claims: dict[str, dict[str, tuple[Claim, ...]]] = {}
         self._troubles: dict[str, str | None] = {}  # what the nodes' launchers said last; likewise
+        self._hosts: dict[str, tuple[float | None, int | None]] = {}  # cores and memory of their machines; likewise
         self._callbacks: dict[object, OnChange] = {}
         self._to_tell: deque[str] = deque()
         self._telling = False
@@ -140,6 +143,13 @@ class Cache:
             if first:
                 entry.told = None  # that it was heard from is news for whoever waits for `unheard`
             self._tell(node)
+
+    def set_host(self, node: str, cpus: float | None, ram: int | None) -> None:
+        """The machine's cores, and the bytes of its own memory, as the node's launcher says; `None`: not known."""
+        if self._hosts.get(node, (None, None)) == (cpus, ram):
+            return
+        self._hosts[node] = cpus, ram
+        self._recompute(node)
 
     def on_change(self, callback: OnChange) -> Callable[[], None]:
         """Call `callback` for every node now, then with each node that changed, came, or (`None`) went.
@@ -246,7 +256,9 @@ class Cache:
             since = max(entry.sampled, self._clock() - entry.spec.stale_after)
             entry.past = [(when, claim) for when, claim in entry.past if when > since]
             past = [claim for _, claim in entry.past]
-            entry.gpus = effective(entry.report.gpus if entry.report else (), self._said(name), past)
+            said = self._said(name)
+            entry.gpus = effective(entry.report.gpus if entry.report else (), said, past)
+            entry.cpus_free, entry.ram_free = left_of(*self._hosts.get(name, (None, None)), said)
             self._tell(name)
 
     def _age(self, entry: _Entry) -> float:
@@ -254,6 +266,7 @@ class Cache:
 
     def _node(self, entry: _Entry) -> Node:
         spec, report = entry.spec, entry.report
+        cpus, ram = self._hosts.get(spec.name, (None, None))
         return Node(
             name=spec.name,
             gpus=entry.gpus,
@@ -268,6 +281,12 @@ class Cache:
             models=None if report is None or spec.models is None else report.models,
             model_store=spec.models is not None,
             models_write=spec.models_write,
+            cpus=cpus,
+            cpus_free=entry.cpus_free,
+            cpus_limit=spec.cpus,
+            ram=ram,
+            ram_free=entry.ram_free,
+            ram_limit=spec.ram,
         )
 
     def _reporting(self, entry: _Entry) -> bool:

@@ -61,7 +61,10 @@ def check_report(report: Report) -> Report:
 def clean(text: str, most: int) -> str:
     """`text` in one line of at most `most` printable characters (no control characters, no bidirectional overrides)."""
     # Cut first: what comes after is not worth the work.
-    line = " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * most]).split())
+    line = text[: 4 * most]
+    if not line.isprintable():
+        line = "".join(char if char.isprintable() else " " for char in line)
+    line = " ".join(line.split())
     return line if len(line) <= most and len(text) <= 4 * most else line[: most - 1] + "…"
 
 

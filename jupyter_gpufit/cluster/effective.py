@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from ..models import Claim, Gpu, GpuProcess
 
-__all__ = ["effective", "same_container", "used_by_each"]
+__all__ = ["asked_of_host", "effective", "left_of", "same_container", "used_by_each"]
 
 _SHORT_ID = 12
 """Hex digits of a container id as `docker ps` shows it; fewer identify nothing."""
@@ -35,7 +35,7 @@ def effective(reported: Sequence[Gpu], claims: Iterable[Claim], past: Iterable[C
     cache with each report, and whenever the claims change.
     """
     holdings = _holdings(claims)
-    if ended := _holdings(past):
+    if any(gpu.processes for gpu in reported) and (ended := _holdings(past)):
         reported = [_without(gpu, ended, holdings) for gpu in reported]
     parents = {gpu.parent for gpu in reported if gpu.parent is not None}
     present = {gpu.uuid for gpu in reported}
@@ -178,6 +178,27 @@ def used_by_each(reported: Sequence[Gpu], claims: Iterable[Claim]) -> dict[str, 
         return _memory_of(process for process, owner in processes if owner is own)
 
     return {own.allocation: {gpu.uuid: used(own, gpu, on_it) for gpu, on_it in owned} for own in holdings}
+
+
+def asked_of_host(claims: Iterable[Claim]) -> tuple[float, int]:
+    """Cores, and bytes of the machine's own memory, that the allocations of `claims` asked for together. Several claims
+    of one allocation count once: the most that one of them says."""
+    cpus: dict[str, float] = {}
+    ram: dict[str, int] = {}
+    for claim in claims:
+        if claim.cpus > 0 or claim.ram > 0:  # nothing is less than nothing, whatever others write into theirs
+            cpus[claim.allocation] = max(claim.cpus, cpus.get(claim.allocation, 0.0))
+            ram[claim.allocation] = max(claim.ram, ram.get(claim.allocation, 0))
+    return sum(cpus.values()), sum(ram.values())
+
+
+def left_of(cpus: float | None, ram: int | None, claims: Iterable[Claim]) -> tuple[float | None, int | None]:
+    """What is left of that many cores and bytes while `claims` hold; of what is not known, that is not, either."""
+    cores, size = asked_of_host(claims)
+    return (
+        None if cpus is None else round(max(0.0, cpus - cores), 2),
+        None if ram is None else max(0, ram - size),
+    )
 
 
 def same_container(reported: str | None, own: str) -> bool:

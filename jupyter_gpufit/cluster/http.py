@@ -17,6 +17,7 @@ from typing import Final
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
 
 from .. import models
 from ..errors import InvalidValue, NodeUnreachable
@@ -35,6 +36,7 @@ class HttpSource:
 
     def __init__(self, spec: NodeSpec) -> None:
         self._base = spec.report
+        self._url: URL | None = None  # made once: to read an address takes a tenth of a poll
         self._token_file = spec.report_token_file
         self._session: aiohttp.ClientSession | None = None
 
@@ -45,7 +47,8 @@ class HttpSource:
         """
         try:
             async with asyncio.timeout(timeout):
-                body = await self._get(f"{self._base}/v1/report")
+                self._url = self._url or URL(f"{self._base}/v1/report")
+                body = await self._get(self._url)
         except TimeoutError:
             raise NodeUnreachable(f"{self._base} did not answer within {timeout:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: odd headers
@@ -61,7 +64,7 @@ class HttpSource:
         if session is not None:
             await session.close()
 
-    async def _get(self, url: str) -> bytes:
+    async def _get(self, url: URL) -> bytes:
         headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
         if self._token_file is not None:
             token = await asyncio.to_thread(_token, Path(self._token_file))

@@ -50,6 +50,10 @@ NODE_COLUMNS: Final = {
     "idle": "Int64",
     "memory_total": "Int64",  # bytes, of those
     "memory_free": "Int64",  # bytes, less what is reserved
+    "cpus": "Float64",  # of the machine
+    "cpus_free": "Float64",  # less what allocations asked for
+    "ram": "Int64",  # bytes of the machine's own memory
+    "ram_free": "Int64",
     "launcher": "string",
     "age": "Float64",  # seconds since its last report
     "driver": "string",
@@ -94,6 +98,8 @@ ALLOCATION_COLUMNS: Final = {
     "node": "string",
     "gpus": "Int64",
     "memory": "Int64",  # bytes, of all of them
+    "cpus": "Float64",  # of the machine, as asked; none: none in particular
+    "ram": "Int64",  # bytes, likewise
     "job": "string",  # what it runs, and its point in a sweep; none: a kernel
     "attempt": "Int64",
     "exit_code": "Int64",
@@ -182,6 +188,10 @@ def _node_row(node: Node) -> dict[str, Any]:
         "idle": sum(gpu.idle for gpu in usable) if known else None,
         "memory_total": _sum(gpu.memory_total for gpu in usable) if known else None,
         "memory_free": _sum(gpu.memory_free for gpu in usable) if known else None,
+        "cpus": node.cpus,
+        "cpus_free": node.cpus_free,
+        "ram": node.ram,
+        "ram_free": node.ram_free,
         "launcher": node.launcher,
         "age": node.age,
         "driver": node.driver,
@@ -217,7 +227,7 @@ def _model_rows(node: Node) -> list[dict[str, Any]]:
 
 
 def _allocation_row(public: Mapping[str, Any]) -> dict[str, Any]:
-    uuids, memory = public["gpus"], public["memory"]
+    uuids, memory, asked = public["gpus"], public["memory"], public.get("request") or {}
     same = ("name", "state", "node", "owner", "created", "expires", "ended", "reason", "message", "id", "kernel_id")
     return {
         **{column: public.get(column) for column in same},
@@ -231,6 +241,8 @@ def _allocation_row(public: Mapping[str, Any]) -> dict[str, Any]:
         "position": (public.get("queue") or {}).get("position"),
         "gpus": len(uuids) or None,
         "memory": sum(memory) if uuids else None,
+        "cpus": asked.get("cpus"),
+        "ram": asked.get("ram"),
         "uuids": " ".join(uuids),
     }
 
@@ -260,9 +272,16 @@ def _frame(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> pd.DataFra
 
 # --- for people
 
-_SHARES: Final = {"memory_free": "memory_total", "memory_used": "memory_total", "utilization": 100}
+_SHARES: Final = {
+    "memory_free": "memory_total",
+    "memory_used": "memory_total",
+    "utilization": 100,
+    "cpus_free": "cpus",
+    "ram_free": "ram",
+}
 """Columns with a bar, and what a full bar is: another column, or a number."""
-_COLORS: Final = {"memory_free": "46, 160, 67", "memory_used": "209, 134, 22", "utilization": "56, 132, 244"}
+_FREE: Final = "46, 160, 67"
+_COLORS: Final = {"memory_used": "209, 134, 22", "utilization": "56, 132, 244"}
 """Half-transparent over whatever is behind, and no colour of text: so it reads on light and dark."""
 _ASIDE: Final = ("uuid", "uuids", "card", "parent", "numa", "kernel_id", "id")
 """For programs: long, and people name things otherwise."""
@@ -309,7 +328,7 @@ def style(table: pd.DataFrame) -> Styler:
     for column, whole in _SHARES.items():
         if column in table.columns and (isinstance(whole, int) or whole in table.columns):
             of = table[whole] if isinstance(whole, str) else whole
-            shown = shown.apply(_bars, subset=[column], of=of, color=_COLORS[column])
+            shown = shown.apply(_bars, subset=[column], of=of, color=_COLORS.get(column, _FREE))
     for column in table.columns.intersection(list(_UNUSABLE)):
         shown = shown.apply(lambda row, column=column: _dimmed(row, row.isna()[column] or row[column]), axis="columns")
     sentences: Any = [column for column in words if column in _SENTENCES]
@@ -323,7 +342,8 @@ def style(table: pd.DataFrame) -> Styler:
 
 def _formats(table: pd.DataFrame) -> dict[str, Any]:
     formats: dict[str, Any] = {
-        **dict.fromkeys(("memory_total", "memory_free", "memory_used", "memory", "size"), _gib),
+        **dict.fromkeys(("memory_total", "memory_free", "memory_used", "memory", "size", "ram", "ram_free"), _gib),
+        **dict.fromkeys(("cpus", "cpus_free"), "{:g}".format),
         **dict.fromkeys(("created", "expires", "ended", "modified"), _moment),
         **dict.fromkeys((column for column in table.columns if str(table.dtypes[column]) == "boolean"), _mark),
         "utilization": "{:.0f} %".format,

@@ -38,7 +38,11 @@ def command(job: Job, outputs: str) -> list[str]:
 def files(allocation: Allocation, job: Job, run: str, where: str) -> dict[str, bytes]:
     """Path relative to the unit's gpufit directory → content. `run`: script or notebook, relative to where the job
     works; `where`: what a person calls the place that has to have what it needs (`image x`)."""
-    variables = {**environment(allocation, job), **guard_env(allocation), **job.env}
+    processes = len(allocation.gpus) or allocation.request.gpus
+    variables = {**environment(allocation, job), **guard_env(allocation)}
+    if job.launcher is not None and allocation.request.cpus is not None:  # each gets its share of the cores
+        variables["OMP_NUM_THREADS"] = str(max(1, int(allocation.request.cpus / processes)))
+    variables |= job.env
     if job.kind is JobKind.COMMAND:
         return {"job.sh": _shell_script(command_line(job), variables), **guard_files()}
     told = {
@@ -48,7 +52,7 @@ def files(allocation: Allocation, job: Job, run: str, where: str) -> dict[str, b
         "env": variables,
         "parameters": job.sweep,
         "launcher": job.launcher,
-        "processes": len(allocation.gpus) or allocation.request.gpus,
+        "processes": processes,
         "where": where,
     }
     magics = magic_files() if job.kind is JobKind.NOTEBOOK else {}

@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from ..cluster.checks import clean
 from ..cluster.examine import examine_reporter
-from ..diagnosis import CHECKS, Check, Diagnosis, Verdict, right, unchecked, wrong
+from ..diagnosis import CHECKS, Check, Diagnosis, Tell, Verdict, right, unchecked, wrong
 from ..errors import ClaimLost, GpufitError, LaunchError
 from ..inventory import NodeSpec
 from ..launching import examine as engines
@@ -43,10 +43,9 @@ from .connection import connection_file, connection_info, make_keys, without_enc
 if TYPE_CHECKING:
     from ..scheduling.needs import Launcher
 
-__all__ = ["SCHEDULER", "Tell", "examine"]
+__all__ = ["SCHEDULER", "examine"]
 
 T = TypeVar("T")
-Tell = Callable[[Diagnosis], None]
 
 SCHEDULER = "doctor"
 """What the labels of its containers name as their scheduler: no other one takes them for its own."""

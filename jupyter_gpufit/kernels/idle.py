@@ -9,11 +9,15 @@ queue was empty.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import zmq
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import KernelManager
+
+from .topics import COMMS, DOINGS, hear_less
 
 __all__ = ["KernelWatch"]
 
@@ -24,6 +28,7 @@ _LOOK = 0.5  # s between looks whether the kernel is still there
 _ASK_AGAIN = 10.0  # s; a question that a restarting kernel lost is asked anew
 _NUDGES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # s to wait for the first word of a kernel, after each question
 _WORK = {"execute_request"}
+_TOLD = {"status", "comm_open"}
 
 
 class KernelWatch:
@@ -36,12 +41,15 @@ class KernelWatch:
         on_comm: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         """`alive` tells whether the kernel is still there; `on_comm` is called with the data of each comm that the
-        kernel opens to target `jupyter_gpufit`."""
+        kernel opens to target `jupyter_gpufit`. With that it listens for as long as there is a kernel, and hears as
+        little as it can: what cells do only while somebody waits in `idle`, so that `begins` is not for it."""
         # With a session of its own: kernels answer the newest of several clients that share a session's id.
         self._client = AsyncKernelClient()
         self._client.load_connection_info(manager.get_connection_info())
         self._alive = alive
         self._on_comm = on_comm
+        self._asking = 0 if on_comm is not None else 1
+        self._less = False
         self._worked = 0
         self._works = asyncio.Event()
         self._kernel: str | None = None  # the kernel process's own session id
@@ -75,15 +83,16 @@ class KernelWatch:
 
     async def idle(self) -> bool:
         """Wait until the kernel has nothing to do and nothing queued (true), or is gone (false)."""
-        await self._connected()
-        while self._alive():
-            before = self._worked
-            self._works.clear()
-            if await self._ask():
-                await asyncio.sleep(_STEP)
-                if self._worked == before and await self._ask() and self._worked == before:
-                    return True
-        return False
+        with self._hearing():
+            await self._connected()
+            while self._alive():
+                before = self._worked
+                self._works.clear()
+                if await self._ask():
+                    await asyncio.sleep(_STEP)
+                    if self._worked == before and await self._ask() and self._worked == before:
+                        return True
+            return False
 
     async def begins(self, within: float) -> bool:
         """Whether a cell has begun since `idle` said that there is none, or does so `within` seconds."""
@@ -96,11 +105,28 @@ class KernelWatch:
 
     async def tell(self, target: str, data: dict[str, Any], within: float) -> bool:
         """Open a comm to `target` in the kernel, queued behind its cells; whether it was handled `within` seconds."""
-        await self._connected(_NUDGES[:4])
         content = {"comm_id": self._client.session.msg_id, "target_name": target, "data": data}
-        return await self._put("comm_open", content, within)
+        with self._hearing():
+            await self._connected(_NUDGES[:4])
+            return await self._put("comm_open", content, within)
 
     # ---
+
+    @contextlib.contextmanager
+    def _hearing(self) -> Iterator[None]:
+        """In here what the kernel does is heard, once `_connected` says so."""
+        self._asking += 1
+        if self._asking == 1 and self._less:
+            self._client.iopub_channel.socket.setsockopt(zmq.SUBSCRIBE, DOINGS)
+        try:
+            yield
+        finally:
+            self._asking -= 1
+            if self._asking == 0:
+                self._heard.clear()
+                socket = self._client.iopub_channel.socket
+                if self._less and socket is not None and not socket.closed:  # `close` ends who waits
+                    socket.setsockopt(zmq.UNSUBSCRIBE, DOINGS)
 
     async def _connected(self, nudges: tuple[float, ...] = _NUDGES) -> None:
         """Wait until what the kernel publishes is heard: the answer to a question asked before that may be missed.
@@ -140,16 +166,23 @@ class KernelWatch:
             del self._answered[message["header"]["msg_id"]]
 
     async def _listen(self) -> None:
+        socket, session = self._client.iopub_channel.socket, self._client.session
         while True:
+            parts = await socket.recv_multipart()
+            self._less = self._less or hear_less(socket, parts, (COMMS, DOINGS) if self._asking else (COMMS,))
             try:
-                message = await self._client.get_iopub_msg(timeout=None)
-            except ValueError:  # not signed with this kernel's key
+                _, parts = session.feed_identities(parts)
+                if session.unpack(parts[1])["msg_type"] not in _TOLD:
+                    continue  # output, perhaps many megabytes of it
+                message = session.deserialize(parts)
+            except (ValueError, KeyError, IndexError, TypeError):  # no message, or not signed with this kernel's key
                 continue
             self._hear(message)
 
     def _hear(self, message: dict[str, Any]) -> None:
         kind, content, parent = message["msg_type"], message["content"], message["parent_header"]
-        self._heard.set()
+        if kind == "status":
+            self._heard.set()
         kernel = message["header"].get("session")
         if kernel != parent.get("session"):  # some kernels repeat the asker's
             if self._kernel not in (None, kernel):

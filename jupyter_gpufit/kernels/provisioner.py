@@ -55,6 +55,12 @@ class GpufitProvisioner(Hearing):
     memory = AnyTrait(
         None, allow_none=True, help="Memory per GPU, such as '16GiB', or a list. $GPUFIT_MEMORY overrules."
     ).tag(config=True)
+    cpus = AnyTrait(
+        None, allow_none=True, help="Cores of the machine for it alone, such as 8 or 0.5. $GPUFIT_CPUS overrules."
+    ).tag(config=True)
+    ram = AnyTrait(
+        None, allow_none=True, help="The machine's own memory for it alone, such as '64GiB'. $GPUFIT_RAM overrules."
+    ).tag(config=True)
     image = AnyTrait(None, allow_none=True, help="Image, if not the node's default. $GPUFIT_IMAGE overrules.").tag(
         config=True
     )

@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from ..diagnosis import Diagnosis
+from ..diagnosis import Diagnosis, Tell
 from ..errors import Conflict, NotFound
-from .doctor import Tell
 
 __all__ = ["Examine", "Rounds"]
 

@@ -19,7 +19,7 @@ from traitlets.config import Config
 from .. import inventory as inventories
 from ..cluster.cache import Cache
 from ..cluster.poller import Poller
-from ..diagnosis import Diagnosis
+from ..diagnosis import Diagnosis, Tell
 from ..errors import StoreError
 from ..inventory import NodeSpec
 from ..jobs.host import LocalJobHost
@@ -31,7 +31,6 @@ from ..scheduling.needs import KernelHost
 from ..scheduling.scheduler import LocalScheduler
 from ..scheduling.store import MEMORY
 from .adopt import OwnKernelHost, ServerKernelHost
-from .doctor import Tell, examine
 from .notices import Notices
 from .threaded import LoopThread, ask_on
 
@@ -83,6 +82,8 @@ class Service:
 
     async def examine(self, node: str, deep: bool, tell: Tell) -> Diagnosis:
         """Look at one node; see `doctor.examine`. Raises `NotFound`."""
+        from .doctor import examine  # it imports docker, for which a server need not wait when it starts
+
         return await examine(self.spec(node), deep=deep, owner=self.owner, tell=tell)
 
     async def settled(self, within: float = _FIRST_REPORTS) -> None:

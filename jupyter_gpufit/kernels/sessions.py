@@ -26,6 +26,7 @@ from ..models import Allocation, State
 from ..scheduling.api import Scheduler
 from .attachment import Attachment
 from .takeback import Worked, settle
+from .topics import DOINGS, hear_less
 
 if TYPE_CHECKING:
     from .attach import Attachments
@@ -232,6 +233,7 @@ class _Listener:
         self._session = manager.session
         self._last = Worked(session="", at=0.0)
         self._stream = manager.connect_iopub()
+        self._less = False
         self._stream.on_recv(self._hear)
 
     def close(self) -> None:
@@ -240,6 +242,9 @@ class _Listener:
             self._stream.close()
 
     def _hear(self, parts: list[bytes]) -> None:
+        if self._less and not parts[0].endswith(b".execute_input"):
+            return
+        self._less = self._less or hear_less(self._stream.socket, parts, (DOINGS,))
         try:
             _, parts = self._session.feed_identities(parts)
             if self._session.unpack(parts[1])["msg_type"] != "execute_input":

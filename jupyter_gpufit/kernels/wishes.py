@@ -28,6 +28,14 @@ def _count(text: str) -> int:
         raise InvalidValue(f"{text!r} is not a number of GPUs; write it like '2'") from None
 
 
+def _cores(text: str) -> float:
+    try:
+        cores = float(text)
+    except ValueError:
+        raise InvalidValue(f"{text!r} is not a number of cores; write it like '8'") from None
+    return int(cores) if cores.is_integer() and abs(cores) < 1e9 else cores  # as it was written, should it be wrong
+
+
 def _priority(text: str) -> int:
     try:
         return int(text)
@@ -56,6 +64,8 @@ def _labels(text: str) -> dict[str, str]:
 WISHES: Mapping[str, Callable[[str], Any]] = {
     "gpus": _count,
     "memory": _sizes,
+    "cpus": _cores,
+    "ram": str,
     "image": str,
     "time": str,
     "wait": str,

@@ -7,15 +7,17 @@ The parts of this room, and who uses them:
                          │     prepared (what is known of one) · files, asking (in and out of it) · halting, removing
                          │     events → states (what is known without asking)
                          └─ process.ProcessLauncher   processes on this machine
-                               supervisor, line (our end) · supervise (its end) · ports
+                               supervisor, line, spare (our end) · supervise (its end) · ports
                                directory (all claims), sweeping (what was left)
     both                       claims (what fits together) · worker (the node's own threads) · printed (logs)
                                carrying, tarring (files in and out)
+                               machine (how large it is)
     for the doctor             examine
 """
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from collections.abc import Mapping, Sequence
@@ -44,6 +46,7 @@ __all__ = [
     "keep",
     "make_launcher",
     "refusal",
+    "threads",
 ]
 
 IMAGE_UNUSABLE = 90
@@ -93,6 +96,14 @@ class Places(Struct, frozen=True):
     """`{work}`: where it works."""
     outputs: str
     """`{outputs}`: what a job makes, and gets to keep."""
+
+
+def threads(cpus: float | None) -> dict[str, str]:
+    """Variables by which programs in a unit that asked for `cpus` cores start so many threads (most would start one for
+    each core of the machine, and 128 threads on 8 cores are slower than 8)."""
+    if cpus is None:
+        return {}
+    return dict.fromkeys(("OMP_NUM_THREADS", "PYTHON_CPU_COUNT"), str(math.ceil(cpus)))
 
 
 def fill_in(text: str, places: Places) -> str:

@@ -12,7 +12,7 @@ import os
 import shlex
 import tarfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..errors import LaunchError, NodeUnfit
 from ..inventory import MODELS, NodeSpec
 from ..models import Launch, Unit
 from . import labels
-from .base import IMAGE_UNUSABLE, Places, fill_in
+from .base import IMAGE_UNUSABLE, Places, fill_in, threads
 
 __all__ = [
     "GPUFIT",
@@ -116,10 +116,18 @@ def check_folder(spec: NodeSpec, folder: str) -> str:
 
 
 def create_body(
-    spec: NodeSpec, launch: Launch, image: str, bind: str, source: str = "", us: str = ""
+    spec: NodeSpec,
+    launch: Launch,
+    image: str,
+    bind: str,
+    source: str = "",
+    us: str = "",
+    says: Container[str] = (),
+    cores: float | None = None,
 ) -> dict[str, Any]:
     """The body of Docker's `POST /containers/create` for `launch`. With a folder: its real path is `source`, and the
-    unit's user `us` (default: itself; ours)."""
+    unit's user `us` (default: itself; ours). `says`: names of the variables that the image sets; `cores`: how many
+    the machine has, if that is known."""
     wanted = launch.host_ports or ("",) * len(PORTS)
     ports = {
         f"{port}/tcp": [{"HostIp": bind, "HostPort": str(given)}]
@@ -149,10 +157,11 @@ def create_body(
         "LogConfig": {"Type": "json-file", "Config": {"max-size": LOG_SIZE, "max-file": "2"}},
         "RestartPolicy": {"Name": "no"},
     }
-    if spec.ram is not None:
-        host |= {"Memory": spec.ram, "MemorySwap": spec.ram}  # equal: no swap on top
-    if spec.cpus is not None:
-        host["NanoCpus"] = int(spec.cpus * 1e9)
+    if (ram := spec.ram if launch.ram is None else launch.ram) is not None:
+        host |= {"Memory": ram, "MemorySwap": ram}  # equal: no swap on top
+    if (cpus := spec.cpus if launch.cpus is None else launch.cpus) is not None:
+        host["NanoCpus"] = round(min(cpus, cores or cpus) * 1e9)  # engines refuse a limit beyond what there is
+    environment += [f"{name}={count}" for name, count in threads(launch.cpus).items() if name not in says]
     if launch.gpus:
         host["DeviceRequests"] = [{"DeviceIDs": list(launch.gpus), "Capabilities": CUDA_LIKE}]
     body: dict[str, Any] = {

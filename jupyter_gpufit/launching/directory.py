@@ -26,6 +26,7 @@ from msgspec import Struct
 from ..errors import LaunchError
 from ..models import Claim, Unit
 from . import claims
+from .machine import Machine
 from .supervise import descendants
 from .sweeping import sweep
 
@@ -73,6 +74,8 @@ class Record(Struct, frozen=True, kw_only=True):
     """The unit's own, once there is a supervisor; for its user alone."""
     work: str = ""
     """Where it works."""
+    ram: int | None = None
+    """Bytes of memory with more of which it is ended."""
 
     @property
     def lives(self) -> bool:
@@ -92,12 +95,12 @@ class ClaimsDirectory:
         """Where the record of the unit with this id is."""
         return self.path / f"{unit}.json"
 
-    def claim(self, record: Record, totals: Mapping[str, int]) -> None:
+    def claim(self, record: Record, totals: Mapping[str, int], machine: Machine | None = None) -> None:
         """Write `record` if its claim fits together with all others of its place. Raises `ClaimLost`."""
         with self._locked():
             others = [other.claim for other in self._read() if other.place == record.place]
             where = f"node {record.unit.node}"
-            claims.check(record.claim, others, totals, where)
+            claims.check(record.claim, others, totals, where, machine)
             self._write(record)
 
     def update(self, record: Record) -> None:

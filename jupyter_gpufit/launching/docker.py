@@ -28,7 +28,7 @@ from ..errors import GpufitError, ImageRefused, LaunchError, NodeUnreachable, No
 from ..inventory import NodeSpec
 from ..models import Claim, Endpoint, Launch, Progress, Unit
 from ..scheduling.logs import Piece, text_of
-from ..scheduling.needs import KILLED, OnExit, OnProgress, OnTrouble
+from ..scheduling.needs import KILLED, OnExit, OnHost, OnProgress, OnTrouble
 from . import carrying, claims, labels
 from .asking import ask_printed
 from .base import IMAGE_REFUSED, LOG_LINES, SETTLES_WITHIN, check_image, describe_end, keep, refusal
@@ -48,6 +48,7 @@ from .engine import Engine, said
 from .events import Listed, Silent, Watch, list_containers
 from .files import fetch, put
 from .halting import halt
+from .machine import Machine
 from .prepared import Image, Prepared, look_up, noted
 from .pulling import pull
 from .removing import remove
@@ -85,6 +86,7 @@ class DockerLauncher:
         self._halting = Worker(f"{spec.name}-halt")  # its own: it waits for programs, and must not wait for files
         self._table = Table()
         self._clock = 0.0  # the engine's clock less our monotonic one
+        self._machine = Machine()
         self._prepared: dict[str, Prepared] = {}
         self._quiet: set[str] = set()  # containers whose end is `start`'s to report, or no news yet
         self._stopping: set[str] = set()  # containers whose end is our own doing
@@ -97,12 +99,17 @@ class DockerLauncher:
         self._on_exit: OnExit | None = None
         self._on_claims: Callable[[Sequence[Claim]], None] | None = None
         self._on_trouble: OnTrouble | None = None
+        self._on_host: OnHost | None = None
 
     async def open(
-        self, on_exit: OnExit, on_claims: Callable[[Sequence[Claim]], None], on_trouble: OnTrouble | None = None
+        self,
+        on_exit: OnExit,
+        on_claims: Callable[[Sequence[Claim]], None],
+        on_trouble: OnTrouble | None = None,
+        on_host: OnHost | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
-        self._on_exit, self._on_claims, self._on_trouble = on_exit, on_claims, on_trouble
+        self._on_exit, self._on_claims, self._on_trouble, self._on_host = on_exit, on_claims, on_trouble, on_host
 
         def tell(news: Listed | Seen | Silent) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
@@ -134,7 +141,7 @@ class DockerLauncher:
         about = await self._have(image, on_progress)
         on_progress(Progress(phase="creating"))
         began = time.monotonic()
-        made = await self._or_undo(self._worker.submit(lambda: self._create(launch, image)))
+        made = await self._or_undo(self._worker.submit(lambda: self._create(launch, image, about)))
         claim = labels.decode(labels.encode(launch), made.id)
         self._prepared[made.id] = noted(self._spec, launch, claim, image, about, began)
         self._tell(self._table.happened(Seen(unit=made, claim=claim, state="created")))
@@ -258,16 +265,18 @@ class DockerLauncher:
                     config = self._engine.client().inspect_image(image).get("Config") or {}
                 except docker.errors.ImageNotFound:
                     return None
-            return Image(config.get("User") or "", config.get("WorkingDir") or "/")
+            says = (word.partition("=")[0] for word in config.get("Env") or ())
+            return Image(config.get("User") or "", config.get("WorkingDir") or "/", frozenset(says))
 
         return await asyncio.wrap_future(self._worker.submit(ask))
 
     # --- in the worker's threads
 
-    def _create(self, launch: Launch, image: str) -> Unit:
+    def _create(self, launch: Launch, image: str, about: Image) -> Unit:
         """Make the container, then look at the others' claims (the protocol of claims.py)."""
         source = "" if launch.folder is None else check_folder(self._spec, launch.folder)
-        body = create_body(self._spec, launch, image, self._reach.bind, source)
+        cores = self._machine.cpus
+        body = create_body(self._spec, launch, image, self._reach.bind, source, says=about.env, cores=cores)
         with self._engine.answering():
             client = self._engine.client()
         try:
@@ -293,11 +302,16 @@ class DockerLauncher:
         with self._engine.answering():
             listed = list(list_containers(self._engine.client(), self._spec, ends=False))
         others = [seen for seen in listed if seen.unit.id != mine.container]
+        if (mine.cpus or mine.ram) and self._machine == Machine():
+            self._machine = self._engine.about().machine
         # One that was never started is in our way only for so long: its scheduler may have died.
-        waiting = any(seen.state == "created" and claims.conflicts(mine, [seen.claim], totals) for seen in others)
-        now = self._engine.now() if waiting else None
+        rivals = [seen.claim for seen in others if claims.holds(seen.state, 0.0)]
+        clash = claims.conflicts(mine, rivals, totals) or claims.crowded(mine, rivals, self._machine)
+        waiting = clash and any(seen.state == "created" for seen in others)
+        now = self._engine.about().now if waiting else None
         ages = ((seen, 0.0 if now is None or seen.created is None else now - seen.created) for seen in others)
-        claims.check(mine, [seen.claim for seen, age in ages if claims.holds(seen.state, age)], totals, self.node)
+        holding = [seen.claim for seen, age in ages if claims.holds(seen.state, age)]
+        claims.check(mine, holding, totals, self.node, self._machine)
 
     def _start(
         self, unit: Unit, command: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str]
@@ -325,18 +339,19 @@ class DockerLauncher:
                 state = inspected["State"]
                 if state["Running"]:
                     return host_ports(inspected)
-            raise self._ended_early(unit, known.image, state["ExitCode"], state["OOMKilled"])
+            raise self._ended_early(unit, known.image, inspected)
         except docker.errors.APIError as error:
             check_disk(self.node, words := said(error))
             why = why_not_started(words, self._reach.bind)
             raise LaunchError(f"{unit.name} cannot be started on {self.node}: {why}", logs="") from None
 
-    def _ended_early(self, unit: Unit, image: str, code: int, memory: bool) -> LaunchError:
+    def _ended_early(self, unit: Unit, image: str, inspected: Mapping[str, Any]) -> LaunchError:
+        code, memory = inspected["State"]["ExitCode"], inspected["State"]["OOMKilled"]
         with self._engine.answering():
             logs = text_of(ask_printed(self._engine.client(), unit.id, LOG_LINES))
         if code in IMAGE_REFUSED and (why := refusal(logs.splitlines())):
             return ImageRefused(f"image {image!r} cannot be used: {why}", image=image, logs=logs)
-        how = describe_end(code, memory=memory and code == KILLED, limit=self._spec.ram)
+        how = describe_end(code, memory=memory and code == KILLED, limit=inspected["HostConfig"]["Memory"])
         return LaunchError(f"{unit.name} on {self.node} {how} while it started", exit_code=code, logs=logs)
 
     def _interrupt(self, unit: Unit) -> None:
@@ -415,6 +430,9 @@ class DockerLauncher:
             self._say(news.why)
             return
         if isinstance(news, Listed):
+            self._machine = news.machine
+            if self._on_host is not None:  # before the node counts as one where something can be started
+                self._on_host(news.machine.cpus, news.machine.ram)
             self._say(None)
             self._clock = news.now - time.monotonic()
             # An end that no event told came before our first list, or while we were not connected.

@@ -21,12 +21,14 @@ import docker.errors
 import docker.tls
 import requests
 import urllib3.exceptions
+from msgspec import Struct
 
 from ..errors import NodeUnreachable
 from ..inventory import NodeSpec
 from .dial import Dial, DialAdapter, Ssh, unix
+from .machine import Machine, engines
 
-__all__ = ["CALL_WITHIN", "Engine", "check_readable", "hang_up", "said"]
+__all__ = ["CALL_WITHIN", "About", "Engine", "check_readable", "hang_up", "said"]
 
 CONNECT_WITHIN = 5.0
 CALL_WITHIN = 30.0
@@ -60,6 +62,14 @@ class _Client(docker.APIClient):
         if self._dialled is not None:
             self._dialled.close()
         super().close()
+
+
+class About(Struct, frozen=True):
+    """What an engine says of itself."""
+
+    now: float
+    """Unix time by its own clock."""
+    machine: Machine
 
 
 class Engine:
@@ -101,10 +111,11 @@ class Engine:
                 f"the Docker engine of {self.node} ({self.url}) does not answer: {why}", why=f"{why} ({self.url})"
             ) from None
 
-    def now(self) -> float:
-        """Unix time by the engine's own clock. Blocks."""
+    def about(self) -> About:
+        """One call. Blocks."""
         with self.answering():
-            return datetime.fromisoformat(self.client().info()["SystemTime"]).timestamp()
+            info = self.client().info()
+            return About(datetime.fromisoformat(info["SystemTime"]).timestamp(), engines(info))
 
     def close(self) -> None:
         """Close what is idle; what is in use is closed when its call ends. Does not wait for who is connecting."""

@@ -34,6 +34,7 @@ from . import labels
 from .base import IMAGE_REFUSED, describe_end, refusal
 from .containers import unit
 from .engine import CONNECT_WITHIN, Engine, hang_up, said
+from .machine import Machine
 from .states import Seen
 
 __all__ = ["Listed", "Silent", "Watch", "list_containers", "look_at"]
@@ -57,10 +58,11 @@ which may take a second, it has said so already and still lists it as running.""
 
 
 class Listed(Struct, frozen=True):
-    """All gpufit containers of the engine, at this moment of its own clock."""
+    """All gpufit containers of the engine, at this moment of its own clock, and its machine."""
 
     containers: tuple[Seen, ...]
     now: float
+    machine: Machine
 
 
 class Silent(Struct, frozen=True):
@@ -122,7 +124,8 @@ class Watch:
 
     def _stream(self, client: Any) -> Iterator[Listed | Seen]:
         filters = json.dumps({"type": ["container"], "label": [labels.ALLOCATION]})
-        now = self._engine.now()
+        about = self._engine.about()
+        now = about.now
         response = client.get(
             client._url("/events"),
             params={"filters": filters, "since": f"{now - OVERLAP:.6f}"},
@@ -137,7 +140,7 @@ class Watch:
                 if self._closing.is_set():
                     return
                 listed = tuple(list_containers(client, self._spec))
-                yield Listed(listed, now)
+                yield Listed(listed, now, about.machine)
                 there = {seen.unit.id for seen in listed}
                 for line in _lines(response):
                     event = json.loads(line)

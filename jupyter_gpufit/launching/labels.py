@@ -4,6 +4,7 @@
     io.github.jupyter-gpufit.scheduler    id of the scheduler             ….cards     JSON, uuid -> card
     io.github.jupyter-gpufit.owner        whose it is                     ….shared    "true" or "false"
     io.github.jupyter-gpufit.kernel       kernel id, if known by then     ….expires   Unix time, if it has a limit
+    io.github.jupyter-gpufit.cpus         cores, if any were asked        ….ram       bytes of RAM, if any were asked
 
 A container without the first one is none of ours, and is never touched.
 """
@@ -36,6 +37,8 @@ def encode(launch: Launch) -> dict[str, str]:
         "cards": json.dumps(launch.cards, separators=(",", ":")) if launch.cards else None,
         "expires": None if launch.expires is None else repr(launch.expires),
         "shared": "true" if launch.shared else "false",
+        "cpus": None if launch.cpus is None else repr(launch.cpus),
+        "ram": None if launch.ram is None else str(launch.ram),
     }
     return {PREFIX + name: text for name, text in texts.items() if text is not None}
 
@@ -55,16 +58,18 @@ def decode(labels: Mapping[str, str], container: str) -> Claim:
             cards=msgspec.json.decode(text("cards", "{}"), type=dict[str, str]),
             shared=text("shared", "false") == "true",
             container=container,
-            expires=_moment(text("expires", "")),
+            expires=_number(text("expires", "")),
+            cpus=max(0.0, _number(text("cpus", "")) or 0.0),
+            ram=max(0, int(_number(text("ram", "")) or 0)),
         )
     except (KeyError, msgspec.DecodeError) as error:
         raise InvalidValue(f"container {container[:12]} has labels of gpufit that cannot be read: {error!r}") from None
 
 
-def _moment(text: str) -> float | None:
-    """A Unix time; `None` if it is not one, which must not make others think that nothing is held there."""
+def _number(text: str) -> float | None:
+    """`None` if it is none, which must not make others think that nothing is held there."""
     try:
-        moment = float(text)
+        number = float(text)
     except ValueError:
         return None
-    return moment if math.isfinite(moment) else None
+    return number if math.isfinite(number) else None

@@ -7,15 +7,13 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from ..errors import LaunchError
-from . import supervise
+from . import spare, supervise
 from .directory import Process
 
 __all__ = ["Child", "Door", "Line"]
@@ -46,16 +44,12 @@ class Child:
     """A supervisor that this process starts. Raises `LaunchError` if it cannot be."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        command = [sys.executable, "-I", "-S", supervise.__file__, json.dumps(config)]
-        try:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True, cwd="/"
-            )
-        except OSError as error:
-            raise LaunchError(f"cannot start a process on this machine: {error}") from None
+        self._process = spare.supervisor()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self.pid, self._commands, self.reports = self._process.pid, self._process.stdin, self._process.stdout
+        with contextlib.suppress(OSError):  # it was killed in this moment: the end of its reports tells
+            self.write(memoryview(json.dumps({"do": "begin", **config}).encode() + b"\n"))
 
     def write(self, data: memoryview) -> int:
         return self._commands.write(data)

@@ -22,6 +22,8 @@ class Image(Struct, frozen=True):
 
     user: str
     work: str
+    env: frozenset[str] = frozenset()
+    """Names of the variables that it sets."""
 
 
 class Prepared(Struct, frozen=True, kw_only=True):

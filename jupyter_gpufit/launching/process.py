@@ -31,10 +31,11 @@ from ..errors import GpufitError, ImageRefused, LaunchError, NodeUnfit, NodeUnre
 from ..inventory import NodeSpec
 from ..models import Claim, Endpoint, Launch, Progress, Unit
 from ..scheduling.logs import Piece, text_of
-from ..scheduling.needs import KILLED, OnExit, OnProgress, OnTrouble
-from . import carrying, supervise
-from .base import LOG_LINES, SETTLES_WITHIN, environment, fill_in, keep
+from ..scheduling.needs import KILLED, OnExit, OnHost, OnProgress, OnTrouble
+from . import carrying, spare, supervise
+from .base import LOG_LINES, SETTLES_WITHIN, environment, fill_in, keep, threads
 from .directory import ClaimsDirectory, Process, Record
+from .machine import this_machine
 from .ports import Ports
 from .supervisor import OUTPUTS, RUNNING, WORK, LocalUnit, make_directory
 from .tarring import pack, unpack
@@ -45,6 +46,7 @@ __all__ = ["ProcessLauncher"]
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 LOOK_EVERY = 1.0  # s between looks at the claims of other schedulers, and at what our units forked
+SPARE_AFTER = 1.0  # s after which the next supervisor is started: when the kernel that has the one before is up
 CALL_WITHIN = 15.0  # s for the file system and a supervisor's answer
 STOP_WITHIN = supervise.STUCK_AFTER + 4.0
 
@@ -59,6 +61,7 @@ class ProcessLauncher:
         self._spec = spec
         self._place = spec.name if spec.report.startswith("simulated:") else ""
         self._directory = ClaimsDirectory()
+        self._machine = this_machine()
         self._worker = Worker(spec.name)
         self._carriers = Worker(f"{spec.name}-files", carrying.THREADS)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -67,6 +70,7 @@ class ProcessLauncher:
         self._claims: list[Claim] | None = None
         self._changed = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
+        self._sparing: asyncio.TimerHandle | None = None
         self._undoing: set[asyncio.Task[None]] = set()
         self._ends: dict[str, tuple[int, str]] = {}
         self._told: dict[str, None] = {}
@@ -75,7 +79,11 @@ class ProcessLauncher:
         self._unreached: set[str] = set()  # units that live, and whose supervisor does not answer
 
     async def open(
-        self, on_exit: OnExit, on_claims: Callable[[Sequence[Claim]], None], on_trouble: OnTrouble | None = None
+        self,
+        on_exit: OnExit,
+        on_claims: Callable[[Sequence[Claim]], None],
+        on_trouble: OnTrouble | None = None,
+        on_host: OnHost | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_exit, self._on_claims = on_exit, on_claims
@@ -83,6 +91,10 @@ class ProcessLauncher:
             if unit.unit.node == self.node:
                 unit.listeners.add(self._ended)
         self._looking = asyncio.create_task(self._look())
+        spare.use(self)
+        self._spare()
+        if on_host is not None:
+            on_host(self._machine.cpus, self._machine.ram)
         if on_trouble is not None:
             on_trouble(None)
 
@@ -111,6 +123,7 @@ class ProcessLauncher:
         local = await self._or_undo(self._worker.submit(lambda: self._prepare(launch)))
         local.listeners.add(self._ended)
         self._changed.set()
+        self._spare()
         return local.unit
 
     async def start(
@@ -208,6 +221,8 @@ class ProcessLauncher:
         return [(record.unit, record.claim) for record in records]
 
     async def close(self) -> None:
+        if self._sparing is not None:
+            self._sparing.cancel()
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait([self._looking])
@@ -217,6 +232,7 @@ class ProcessLauncher:
             local.listeners.discard(self._ended)
         await self._worker.close()
         await self._carriers.close()
+        spare.leave(self)
 
     # --- in the worker's threads
 
@@ -245,12 +261,15 @@ class ProcessLauncher:
                 shared=launch.shared,
                 cards=launch.cards,
                 expires=launch.expires,
+                cpus=launch.cpus or 0.0,
+                ram=launch.ram or 0,
             )
-            record = Record(unit=unit, claim=claim, place=self._place, holder=holder)
-            self._directory.claim(record, launch.totals)
+            ram = self._spec.ram if launch.ram is None else launch.ram
+            record = Record(unit=unit, claim=claim, place=self._place, holder=holder, ram=ram)
+            self._directory.claim(record, launch.totals, self._machine)
             folder = make_directory(launch.name)
             record = msgspec.structs.replace(record, directory=str(folder), work=self._works_in(launch, folder))
-            local = LocalUnit.started(record, self._directory.file(id), ports, self._spec.ram, launch.outlive)
+            local = LocalUnit.started(record, self._directory.file(id), ports, launch.outlive)
         except BaseException:
             ports.close()
             if folder is not None:
@@ -278,7 +297,8 @@ class ProcessLauncher:
         self, local: LocalUnit, command: Sequence[str], files: Mapping[str, bytes], env: Mapping[str, str]
     ) -> int:
         gpus, places = ",".join(local.claim.gpus), local.places
-        variables = environment(os.environ) | {name: fill_in(value, places) for name, value in env.items()}
+        variables = environment(os.environ) | threads(local.claim.cpus or None)
+        variables |= {name: fill_in(value, places) for name, value in env.items()}
         variables |= {"CUDA_VISIBLE_DEVICES": gpus, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         variables |= {"NVIDIA_VISIBLE_DEVICES": gpus or "void"}  # what programs written for containers look at
         if self._spec.models:
@@ -292,7 +312,7 @@ class ProcessLauncher:
         if record is None or record.supervisor is None or not record.supervisor.lives:
             return None
         try:
-            return LocalUnit.taken_over(record, self._directory.file(unit.id), self._spec.ram)
+            return LocalUnit.taken_over(record, self._directory.file(unit.id))
         except LaunchError as error:
             if not record.supervisor.lives:
                 return None
@@ -321,6 +341,16 @@ class ProcessLauncher:
         """The unit, if its files are there."""
         local = await self._found(unit)
         return None if local is None or local.stopping else local
+
+    def _spare(self) -> None:
+        """See that there will be a supervisor for the next unit."""
+        if self._sparing is not None:
+            self._sparing.cancel()
+        self._sparing = asyncio.get_running_loop().call_later(SPARE_AFTER, self._make_spare)
+
+    def _make_spare(self) -> None:
+        with contextlib.suppress(NodeUnreachable):  # closed meanwhile
+            self._worker.submit(spare.make)
 
     async def _or_undo(self, job: Future[T], local: LocalUnit | None = None) -> T:
         """The result of `job`. If we are cancelled meanwhile: let it end, then undo it (and `local`)."""

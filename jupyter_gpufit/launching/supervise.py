@@ -1,8 +1,9 @@
 """The supervisor of one local unit: a small process of its own, parent of all that the unit forks.
 
-    python -I -S supervise.py CONFIG     CONFIG: JSON {"directory", "record", "log", "log_size", "ram", "outlive"}
+    python -I -S supervise.py
 
-    in:   {"do": "start", "argv", "env", "cwd"} · {"do": "signal", "signal"} · {"do": "stop", "grace"}
+    in:   {"do": "begin", "directory", "record", "log", "log_size", "ram", "outlive"} (first of all, what it is for)
+          · {"do": "start", "argv", "env", "cwd"} · {"do": "signal", "signal"} · {"do": "stop", "grace"}
           · {"do": "halt", "grace"} (end the main process; files stay)
     out:  {"event": "started", "pid"} · {"event": "refused", "error"} · {"event": "exited", "code", "memory"}
           · {"event": "stuck", "pids"} (SIGKILL does not end them) · {"event": "gone"}     one JSON object per line
@@ -12,7 +13,7 @@ parent are still its own, and found. When its input ends the server is gone, how
 seconds for the next server, which comes by the Unix socket `door` in the unit's directory and is told with "taken over"
 what has happened; if none comes, everything here is killed and the unit's files are removed.
 
-It imports only the standard library, to be there in a few milliseconds.
+It imports only the standard library, and of that only what it needs for a start: a kernel may be waiting for it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ import ctypes
 import json
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from typing import Any
+
+TYPE_CHECKING = False  # as in `typing`, which would have to be imported for it
+if TYPE_CHECKING:
+    from typing import Any
 
 TICK = 0.5  # s between looks at memory and parent
 STUCK_AFTER = 8.0  # s after which a process that SIGKILL does not end counts as stuck (it hangs in a driver)
@@ -138,10 +141,10 @@ def prctl(option: int, value: int) -> None:
 class Supervisor:
     """One loop over: commands, what the unit prints, ended children, the clock."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
-        self.config = config
-        self.ram: int | None = config["ram"]
-        self.log = Log(config["log"], config["log_size"])
+    def __init__(self) -> None:
+        self.config: dict[str, Any] = {}
+        self.ram: int | None = None
+        self.log: Any = None
         self.parent: int | None = os.getppid()  # as long as it is the one that we hear
         self.reads, self.writes = 0, 1
         self.door: Any = None
@@ -163,8 +166,6 @@ class Supervisor:
         for end in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(end, lambda *_: sys.exit(0))
         self.selector.register(self.reads, selectors.EVENT_READ, self.command)
-        if self.config["outlive"] > 0:
-            self.open_door()
         self.selector.register(woken, selectors.EVENT_READ, lambda: os.read(woken, 4096))
         try:
             look = time.monotonic() + TICK
@@ -180,10 +181,16 @@ class Supervisor:
         finally:  # told to stop, or the server is gone, or somebody ended us
             while left := self.end_all():  # its claim stays for as long as one of them lives, and so do we
                 self.send(event="stuck", pids=sorted(left))
-            shutil.rmtree(self.config["directory"], ignore_errors=True)
-            with contextlib.suppress(OSError):
-                os.unlink(self.config["record"])
+            if self.config:
+                self.remove_files()
             self.send(event="gone")
+
+    def remove_files(self) -> None:
+        import shutil  # a start need not wait for it
+
+        shutil.rmtree(self.config["directory"], ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.unlink(self.config["record"])
 
     # --- the server
 
@@ -251,6 +258,12 @@ class Supervisor:
         for line in lines:
             message = json.loads(line)
             getattr(self, "do_" + message.pop("do"))(**message)
+
+    def do_begin(self, **config: Any) -> None:
+        self.config, self.ram = config, config["ram"]
+        self.log = Log(config["log"], config["log_size"])
+        if config["outlive"] > 0:
+            self.open_door()
 
     def do_start(self, argv: list[str], env: dict[str, str], cwd: str | None) -> None:
         try:
@@ -371,4 +384,4 @@ class Supervisor:
 
 
 if __name__ == "__main__":
-    Supervisor(json.loads(sys.argv[1])).run()
+    Supervisor().run()

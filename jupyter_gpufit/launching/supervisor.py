@@ -39,7 +39,7 @@ RUNNING: dict[str, LocalUnit] = {}
 class LocalUnit:
     """One unit: a directory of its own, five ports, and a supervisor that waits for its command."""
 
-    def __init__(self, record: Record, file: Path, line: Line, ram: int | None, ports: Ports | None) -> None:
+    def __init__(self, record: Record, file: Path, line: Line, ports: Ports | None) -> None:
         """Made by `started` and `taken_over`. `record` is, or will be, what `file` says."""
         self.unit, self.claim = record.unit, record.claim
         self.directory = Path(record.directory)
@@ -62,7 +62,7 @@ class LocalUnit:
             self.known.set_result(None)
         self.stopping = False
         self.halting = False
-        self._ports, self._file, self._ram = ports, file, ram
+        self._ports, self._file, self._ram = ports, file, record.ram
         self._log = self.directory / LOG
         self._telling = threading.Lock()  # a long command takes several writes, and nothing may come between them
         self._line = line
@@ -70,17 +70,17 @@ class LocalUnit:
         threading.Thread(target=self._listen, name=f"gpufit-{self.unit.name}", daemon=True).start()
 
     @classmethod
-    def started(cls, record: Record, file: Path, ports: Ports, ram: int | None, outlive: float) -> LocalUnit:
+    def started(cls, record: Record, file: Path, ports: Ports, outlive: float) -> LocalUnit:
         """A new one, whose supervisor waits. Raises `LaunchError`; then nothing is left but what was given."""
         config = {"directory": record.directory, "record": str(file), "log": f"{record.directory}/{LOG}"}
-        line = Child(config | {"log_size": LOG_SIZE, "ram": ram, "outlive": outlive})
-        return cls(record, file, line, ram, ports)
+        line = Child(config | {"log_size": LOG_SIZE, "ram": record.ram, "outlive": outlive})
+        return cls(record, file, line, ports)
 
     @classmethod
-    def taken_over(cls, record: Record, file: Path, ram: int | None) -> LocalUnit:
+    def taken_over(cls, record: Record, file: Path) -> LocalUnit:
         """One that a process before this one started. Raises `LaunchError` if its supervisor does not let us in."""
         assert record.supervisor is not None
-        return cls(record, file, Door(Path(record.directory), record.supervisor), ram, None)
+        return cls(record, file, Door(Path(record.directory), record.supervisor), None)
 
     @property
     def pid(self) -> int:

@@ -13,7 +13,8 @@ from typing import Any
 from msgspec import Struct
 
 from ..errors import GpufitError
-from .channels import Channel, KernelGone, Message
+from .channels import Channel
+from .messages import DISPLAYS, KernelGone, Message
 from .outputs import Outputs
 
 __all__ = ["Interrupted", "RemoteError", "Reply", "evaluate", "run_cell", "serve"]
@@ -23,6 +24,7 @@ _TAIL = 5.0  # s; how long after the reply the cell's last output may be silent 
 _SHOW = 0.05  # s; output is shown at most this often, so that a flood costs bandwidth and not messages
 _SHOW_CHARS = 2**20  # of one stream message
 _OWN_TARGET = "jupyter_gpufit"
+_RELAYED = (*DISPLAYS, "stream")
 
 
 class RemoteError(Exception):
@@ -121,6 +123,7 @@ def serve(channel: Channel, kind: str, content: dict[str, Any], outputs: Outputs
             if message.tells_death:
                 raise KernelGone("the kernel died since the last cell")
         channel.listen(True)
+        outputs.begin()
         try:
             request = channel.send("shell", kind, content, **more)
             return _Run(channel, request, outputs, None if kind == "execute_request" else Reply()).to_the_end()
@@ -177,7 +180,7 @@ class _Run:
     def _handle(self, message: Message) -> None:
         if message.tells_death:
             raise KernelGone("the kernel died while the cell ran")
-        if message.channel == "iopub" and message.type == "shutdown_reply":
+        if message.tells_shutdown:
             # It interrupts the cell and goes, and answers nothing any more.
             raise KernelGone("the kernel was shut down while the cell ran")
         if message.type == "comm_open" and message.content.get("target_name") == _OWN_TARGET:
@@ -191,6 +194,10 @@ class _Run:
             return
         if message.parent != self._request:
             return
+        if message.channel == "iopub" and isinstance(message.body, bytes) and message.type in _RELAYED:
+            self._show_stream()
+            if self._outputs.relay(message):
+                return
         content = message.content
         if message.channel == "iopub":
             self._handle_output(message.type, content)

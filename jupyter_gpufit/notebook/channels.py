@@ -12,56 +12,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import queue
 import socket
-import struct
+import ssl
 import threading
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from msgspec import Struct
-
-from ..errors import GpufitError
 from .discovery import Server
+from .messages import LARGE, KernelGone, Message, pack, unpack
 from .transport import ServerUnreachable, ssl_context
 
-__all__ = ["Channel", "KernelGone", "LoopChannel", "Message", "WebSocketChannel", "pack", "unpack"]
+__all__ = ["Channel", "LoopChannel", "WebSocketChannel"]
 
 _QUEUED = 500  # messages; each may be megabytes, so the queue is also bounded in bytes
 _QUEUED_BYTES = 64 * 2**20
 _OPEN_TIMEOUT = 30.0  # s; the server makes sure the kernel answers before it opens the connection
-
-
-class KernelGone(GpufitError):
-    """The remote kernel died, restarted, or the connection to it is lost; what ran there gives no answer any more."""
-
-    code = "kernel-gone"
-    status = 409
-
-
-class Message(Struct, frozen=True, kw_only=True):
-    """One Jupyter message."""
-
-    channel: str
-    type: str
-    content: dict[str, Any]
-    id: str = ""
-    parent: str = ""
-    """Id of the request that this answers; empty if it answers none."""
-    metadata: dict[str, Any] = {}
-    buffers: tuple[bytes, ...] = ()
-    size: int = 0
-    """About how many bytes it has, for the bounds on what waits."""
-
-    @property
-    def tells_death(self) -> bool:
-        """Whether the server says with it that the kernel died (and perhaps is started anew)."""
-        return self.type == "status" and self.content.get("execution_state") in ("restarting", "dead")
 
 
 class Channel(Protocol):
@@ -71,6 +40,10 @@ class Channel(Protocol):
     """Held by whoever sends something and reads what comes of it: a cell, or a widget's message on another thread."""
     keep: bool
     """Whether widgets depend on it, so that it has to stay open also while no cell runs."""
+
+    @property
+    def well(self) -> bool:
+        """Whether it is sure to have told if the kernel had died, or had been shut down, and has not."""
 
     def send(self, channel: str, kind: str, content: dict[str, Any], **more: Any) -> str:
         """Send a message (`metadata`, `buffers`, `parent` may be in `more`); its id. Raises `KernelGone`."""
@@ -98,13 +71,16 @@ class _Inbox:
         self._lock = threading.Lock()
         self._gone: KernelGone | None = None
         self.listening = False
+        self.well = True
 
     def full(self) -> bool:
         return self._queue.qsize() >= _QUEUED or self._bytes >= _QUEUED_BYTES
 
     def put(self, message: Message | KernelGone) -> None:
+        death = isinstance(message, KernelGone) or message.tells_death
+        self.well = self.well and not death and not (isinstance(message, Message) and message.tells_shutdown)
         if isinstance(message, Message):
-            if not self.listening and not message.tells_death:
+            if not self.listening and not death:
                 return
             with self._lock:
                 self._bytes += message.size
@@ -182,8 +158,14 @@ class WebSocketChannel(_Inboxed):
             if unix is not None:
                 unix.close()
         self._websocket.settimeout(None)
+        frames = self._websocket.frame_buffer
+        frames.recv_strict = self._in_one_piece(frames.recv_strict)  # type: ignore[method-assign, assignment]
         self._thread = threading.Thread(target=self._read, name="gpufit-channel", daemon=True)
         self._thread.start()
+
+    @property
+    def well(self) -> bool:
+        return self._inbox.well
 
     def send(self, channel: str, kind: str, content: dict[str, Any], **more: Any) -> str:
         header = _header(kind, self._session)
@@ -210,6 +192,7 @@ class WebSocketChannel(_Inboxed):
             while not self._closed.is_set():
                 while self._inbox.full() and not self._closed.wait(0.01):
                     pass
+                self._acknowledge_at_once()
                 data = self._websocket.recv()
                 if isinstance(data, str):
                     data = data.encode()
@@ -219,6 +202,32 @@ class WebSocketChannel(_Inboxed):
         except Exception as problem:  # the thread's last word, whatever it is
             reason = f"the connection to the kernel is lost ({problem or type(problem).__name__})"
         self._inbox.put(KernelGone(reason))
+
+    def _acknowledge_at_once(self) -> None:
+        """The server sends its next small message when the one before is acknowledged (Nagle), which Linux would do
+        after 40 ms. It forgets that it was told so."""
+        connection = self._websocket.sock
+        if hasattr(socket, "TCP_QUICKACK") and connection is not None and connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+    def _in_one_piece(self, in_pieces: Callable[[int], bytes]) -> Callable[[int], bytes | bytearray]:
+        """How the websocket reads so many bytes. Its own way is by 16 KiB, and for each of them this thread would wait
+        for its turn behind the one that shows what has come."""
+
+        def receive(size: int) -> bytes | bytearray:
+            connection = self._websocket.sock
+            if size < LARGE or connection is None or isinstance(connection, ssl.SSLSocket):
+                return in_pieces(size)
+            data = bytearray(size)
+            view, done = memoryview(data), 0
+            while done < size:
+                got = connection.recv_into(view[done:], size - done, getattr(socket, "MSG_WAITALL", 0))
+                if not got:
+                    raise ConnectionError("the server closed it")
+                done += got
+            return data
+
+        return receive
 
 
 class LoopChannel(_Inboxed):
@@ -241,6 +250,10 @@ class LoopChannel(_Inboxed):
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
         self._run(self._open(client))
+
+    @property
+    def well(self) -> bool:
+        return False  # it looks only now and then; and the scheduler is in this process, and asked in no time
 
     def send(self, channel: str, kind: str, content: dict[str, Any], **more: Any) -> str:
         return str(self._run(self._send(channel, kind, content, **more)))
@@ -296,7 +309,7 @@ class LoopChannel(_Inboxed):
                 Message(
                     channel=name,
                     type=message["msg_type"],
-                    content=message["content"],
+                    body=message["content"],
                     id=message["header"].get("msg_id", ""),
                     parent=message["parent_header"].get("msg_id", ""),
                     metadata=message.get("metadata") or {},
@@ -316,47 +329,6 @@ class LoopChannel(_Inboxed):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._client.stop_channels()
-
-
-# --- v1.kernel.websocket.jupyter.org: a count, offsets (64 bit, little endian), channel, four JSON parts, buffers
-
-
-def pack(channel: str, header: dict[str, Any], content: dict[str, Any], **more: Any) -> bytes:
-    """A message as one binary frame."""
-    parts = [
-        channel.encode(),
-        *(
-            json.dumps(part).encode()
-            for part in (header, more.get("parent") or {}, more.get("metadata") or {}, content)
-        ),
-        *more.get("buffers", ()),
-    ]
-    start = 8 * (len(parts) + 2)
-    offsets = [start]
-    for part in parts:
-        offsets.append(offsets[-1] + len(part))
-    return b"".join([struct.pack(f"<{len(offsets) + 1}Q", len(offsets), *offsets), *parts])
-
-
-def unpack(frame: bytes) -> Message:
-    """The message in a binary frame. Raises `ValueError` for what is none."""
-    try:
-        (count,) = struct.unpack_from("<Q", frame)
-        offsets: Sequence[int] = struct.unpack_from(f"<{count}Q", frame, 8)
-        parts = [frame[start:end] for start, end in pairwise(offsets)]
-        header, parent, metadata, content = (json.loads(part) for part in parts[1:5])
-    except (struct.error, ValueError) as problem:
-        raise ValueError(f"not a kernel message: {problem}") from None
-    return Message(
-        channel=parts[0].decode(),
-        type=header["msg_type"],
-        content=content,
-        id=header.get("msg_id", ""),
-        parent=parent.get("msg_id", ""),
-        metadata=metadata,
-        buffers=tuple(parts[5:]),
-        size=len(frame),
-    )
 
 
 def _header(kind: str, session: str) -> dict[str, Any]:

@@ -12,7 +12,8 @@ import contextlib
 from typing import Any
 
 from .cells import serve
-from .channels import Channel, KernelGone, Message
+from .channels import Channel
+from .messages import KernelGone, Message
 from .outputs import Outputs
 
 __all__ = ["relay"]

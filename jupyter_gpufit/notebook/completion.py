@@ -106,6 +106,8 @@ def complete(before: str, known: Mapping[str, Callable[[], Iterable[str]]]) -> l
 _OF_FILES = ("train", "upload", "download")
 _SUGGESTED = {
     "memory": ("8GiB", "16GiB", "24GiB", "40GiB", "80GiB"),
+    "cpus": ("1", "2", "4", "8", "16"),
+    "ram": ("8GiB", "16GiB", "32GiB", "64GiB", "128GiB"),
     "time": ("30m", "1h", "4h", "1d"),
     "wait": ("1m", "10m", "1h"),
     "launcher": ("torchrun",),

@@ -20,8 +20,9 @@ from ..errors import GpufitError
 from ..models import EndReason
 from .asides import Asides, question
 from .cells import RemoteError, Reply, evaluate, run_cell
-from .channels import Channel, KernelGone
+from .channels import Channel
 from .client import Client, Json, is_running, latest
+from .messages import KernelGone
 from .outputs import Outputs, outputs_of
 from .segments import split
 
@@ -33,6 +34,7 @@ _IDLE_CLOSE = 60.0  # s without a cell, after which the connection is closed: th
 _MARK = "get_ipython().__dict__.setdefault('_gpufit_mark', %r)"
 # What it knows of a `release` or `detach` that it was asked for before (`kernels/bootstrap`) is over.
 _BACK = "get_ipython().__dict__.pop('_gpufit_leaving', None)"
+_FRESH = 1.0  # s from the question whether the allocation is there until its cell is sent; then it is asked again
 _NEWS = 2.0  # s in which the scheduler learns why a kernel died
 
 
@@ -57,8 +59,23 @@ class Link:
         self._channel: Channel | None = None
         self._mark = ""
         self._count = 0
+        self._seen = 0.0  # when the server was asked last
         self._timer: threading.Timer | None = None
+        self._used = 0.0
         self._use = threading.RLock()
+
+    @property
+    def well(self) -> bool:
+        """Whether it is open, and will have told if the kernel is not there any more."""
+        channel = self._channel
+        return channel is not None and channel.well
+
+    def look(self, *, anew: bool = False) -> Json:
+        """The allocation as it is, or unless `anew` was a moment ago. Raises a `GpufitError`."""
+        if anew or not self.well or time.monotonic() - self._seen >= _FRESH:
+            self.allocation = latest(self.client, self.allocation)
+            self._seen = time.monotonic()
+        return self.allocation
 
     def open(self) -> Channel:
         """The channel, connected. Raises `KernelGone` if the kernel is not the one that it was, or a `GpufitError`."""
@@ -70,7 +87,6 @@ class Link:
     def run(self, code: str) -> Reply:
         """Run a cell there. Raises `AllocationLost` if the kernel dies."""
         with self._use:
-            self._stop_timer()
             try:
                 channel = self.open()
                 self._count_on(channel)
@@ -80,12 +96,12 @@ class Link:
             finally:
                 self._start_timer()
             self._count = (reply.count or self._count) + 1
+            self._seen = 0.0  # asked again for the next cell, lest that is sent to what has been released since
         return reply
 
     def evaluate(self, code: str, expressions: dict[str, str]) -> dict[str, str]:
         """See `cells.evaluate`. Raises `AllocationLost` if the kernel dies."""
         with self._use:
-            self._stop_timer()
             try:
                 return evaluate(self.open(), code, self.outputs, expressions)
             except KernelGone as gone:
@@ -171,7 +187,13 @@ class Link:
         return now
 
     def _start_timer(self) -> None:
-        self._timer = threading.Timer(_IDLE_CLOSE, self._idle)
+        self._used = time.monotonic()
+        if self._timer is None:
+            self._set_timer(_IDLE_CLOSE)
+
+    def _set_timer(self, seconds: float) -> None:
+        # One for many cells: it is a thread, and takes longer to start than a cell is sent.
+        self._timer = threading.Timer(seconds, self._idle)
         self._timer.daemon = True
         self._timer.start()
 
@@ -181,12 +203,19 @@ class Link:
             self._timer = None
 
     def _idle(self) -> None:
-        if self._use.acquire(blocking=False):
-            try:
-                if self._channel is not None and not self._channel.keep:
-                    self._drop()
-            finally:
-                self._use.release()
+        if not self._use.acquire(blocking=False):
+            self._set_timer(_IDLE_CLOSE)
+            return
+        try:
+            self._timer = None
+            if self._channel is None or self._channel.keep:
+                return
+            if (left := self._used + _IDLE_CLOSE - time.monotonic()) > 0:
+                self._set_timer(left)
+            else:
+                self._drop()
+        finally:
+            self._use.release()
 
 
 class Forwarder:
@@ -195,6 +224,7 @@ class Forwarder:
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._link: Link | None = None
+        self._single: Link | None = None
         self._moves = threading.RLock()  # a panel attaches in a thread of its own
         self._lost: str | None = None
         self._forwarded_cell = False
@@ -206,6 +236,11 @@ class Forwarder:
         """What the notebook's cells run on; `None`: the local kernel."""
         link = self._link
         return None if link is None else link.allocation
+
+    def look(self) -> Json | None:
+        """Likewise, as it is or was a moment ago. Raises a `GpufitError`."""
+        link = self._link
+        return None if link is None else link.look()
 
     def start(self, client: Client, allocation: Json) -> None:
         """From the next cell on. Raises a `GpufitError` if the kernel cannot be reached."""
@@ -227,6 +262,7 @@ class Forwarder:
     def close(self) -> None:
         """Stop, and leave the shell as it was."""
         self.stop()
+        self._end_single()
         self._shell.__dict__.pop("transform_cell", None)  # the class has the original
 
     def stop(self) -> None:
@@ -238,11 +274,29 @@ class Forwarder:
                 link.close()
 
     def link_to(self, client: Client, allocation: Json) -> tuple[Link, bool]:
-        """A link to run single cells on that allocation, and whether the caller has to close it."""
+        """A link to run single cells on that allocation, and whether it is for such alone: then the caller says with
+        `done` that the cell is."""
         link = self._link
         if link is not None and link.allocation["id"] == allocation["id"]:
             return link, False
-        return Link(client, allocation, self._shell), True
+        single = self._single
+        if single is None or single.client is not client or single.allocation["id"] != allocation["id"]:
+            single = None
+        if single is None or not single.well:  # connecting takes longer than most cells do
+            self._end_single()
+            single = self._single = Link(client, allocation, self._shell)
+        single.allocation = allocation
+        return single, True
+
+    def done(self, link: Link, *, last: bool) -> None:
+        """A single cell is done; `last`: no other one will follow on that allocation."""
+        if last or not link.well:
+            link.close()
+
+    def _end_single(self) -> None:
+        single, self._single = self._single, None
+        if single is not None:
+            single.close()
 
     def runs_here(self) -> bool:
         """Whether a piece of a forwarded cell has to run here: a `%gpufit` before it in the same cell stopped the
@@ -302,10 +356,9 @@ class Forwarder:
     def _look(self, link: Link) -> None:
         """See whether the allocation is still there: it may have been released elsewhere, or have ended by itself."""
         try:
-            now = latest(link.client, link.allocation)
+            now = link.look(anew=True)
         except GpufitError:
             return  # the cell itself will find out, and say so
-        link.allocation = now
         if is_running(now):
             return
         self.stop()

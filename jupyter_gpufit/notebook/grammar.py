@@ -7,6 +7,7 @@ A mistake raises `InvalidValue`: what is wrong, why, and what to write instead.
 from __future__ import annotations
 
 import argparse
+import functools
 import shlex
 from collections.abc import Callable
 
@@ -82,6 +83,7 @@ def parser_of(verb: str) -> Parser:
     return parser
 
 
+@functools.cache  # each forwarded cell is such a cell
 def cell_parser() -> Parser:
     """The parser of what follows `%%gpufit`."""
     parser = Parser(prog="%%gpufit", description="run just this cell on an allocation")
@@ -152,7 +154,7 @@ _EXAMPLES = {
 _HELP = {"-h", "--help"}
 _WISHES = (
     *("image", "time", "wait", "priority", "shared", "node", "gpu_model", "model", "require_model", "write_models"),
-    *("label", "share_card"),
+    *("label", "share_card", "cpus", "ram"),
 )
 
 

@@ -298,7 +298,7 @@ class Gpufit:
             raise
         finally:
             if ours:
-                link.close()
+                self.forwarder.done(link, last=options.new)
 
     def _grant(self, wish: str, link: Link) -> None:
         """A forwarded cell used the `%gpufit` of the kernel there (in a block, where it could not be cut out)."""
@@ -321,8 +321,9 @@ class Gpufit:
         `otherwise` is what else can be done then."""
         if name is not None:
             return self.client.get(name)
-        if self.forwarder.allocation is not None:
-            return latest(self.client, self.forwarder.allocation)
+        if (here := self.forwarder.allocation) is not None:
+            # A forwarded cell has looked as it was sent here.
+            return (kernel and self.forwarder.look()) or latest(self.client, here)
         held = self.client.allocations()
         if kernel:
             held = [one for one in held if not one.get("job")]

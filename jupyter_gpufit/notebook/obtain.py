@@ -121,6 +121,8 @@ def is_what_is_asked(allocation: Json, request: Request) -> bool:
         not allocation.get("job")
         and sorted(allocation["memory"]) == sorted(request.sizes)
         and (request.name is None or request.name == allocation["name"])
+        and (request.cpus is None or request.cpus == asked.get("cpus"))
+        and (request.ram is None or request.ram == asked.get("ram"))
         and (request.image is None or request.image == allocation.get("image"))
         and (not request.write_models or bool(asked.get("write_models")))
         and (not request.require_model or (asked.get("require_model") and asked.get("model") == request.model))

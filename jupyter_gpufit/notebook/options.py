@@ -30,7 +30,9 @@ __all__ = [
     "add_span",
     "add_variables",
     "meant",
+    "parse_cpus",
     "parse_gpus",
+    "parse_ram",
     "request_of",
     "split_args",
     "submission_of",
@@ -67,7 +69,7 @@ class Parser(argparse.ArgumentParser):
             name, equals, value = word.partition("=")
             sized, number = (options.get(name), value) if equals else (option, word)
             unit = words[at + 1] if at + 1 < len(words) else ""
-            if sized is not None and sized.type in (_memory, _duration, _patience) and _apart(sized.type, number, unit):
+            if sized is not None and sized.type in _SIZED and _apart(sized.type, number, unit):
                 flag, size = name if equals else words[at - 1], f"{number} {unit}"
                 self.error(f"argument {flag}: {size} are two words; write {number}{unit} (no space), or '{size}'")
             done.append(word)
@@ -119,8 +121,9 @@ def _apart(read: Callable[[str], Any], number: str, unit: str) -> bool:
 
 def meant(word: str, known: Iterable[str]) -> str:
     """`"; did you mean …?"` if one of `known` is like `word`."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else ""
+    bare = {name.lstrip("-"): name for name in known}  # --lr is not like --ram for its dashes
+    near = difflib.get_close_matches(word.lstrip("-"), bare, n=1, cutoff=0.6)
+    return f"; did you mean {bare[near[0]]}?" if near else ""
 
 
 # --- a request
@@ -147,6 +150,8 @@ def add_request(parser: argparse.ArgumentParser, *, cell: bool = False, job: boo
         type=_memory,
         help="free memory per GPU: 16GiB, or 16GiB,8GiB for one size each",
     )
+    parser.add_argument("--cpus", metavar="N", type=_cpus, help="cores of the machine for it alone: 8, or 0.5")
+    parser.add_argument("--ram", metavar="SIZE", type=_ram, help="the machine's own memory for it alone: 64GiB")
     parser.add_argument("--image", help="container image (if the inventory allows it)")
     parser.add_argument("--time", metavar="SPAN", type=_duration, help="give the GPUs back after this long: 90m, 2h")
     if job:
@@ -180,6 +185,8 @@ def request_of(
     return Request(
         gpus=gpus,
         memory=memory[0] if len(memory) == 1 else memory,
+        cpus=options.cpus,
+        ram=options.ram,
         name=getattr(options, "name", None),
         image=options.image,
         time=options.time,
@@ -305,7 +312,21 @@ def parse_gpus(text: str) -> int:
     return Request(gpus=int(text)).gpus  # it knows the bounds
 
 
-_gpus = _typed(parse_gpus)
+def parse_cpus(text: str) -> float | None:
+    """A number of cores as it is written; also in a form (`panel.py`)."""
+    if not re.fullmatch(r"-?([0-9]{1,9}(\.[0-9]{0,9})?|\.[0-9]{1,9})", text):
+        shown = repr(text) if len(text) <= 40 else f"{text[:20]!r}…"
+        raise InvalidValue(f"{shown} is not a number of cores; write one such as 8, or 0.5")
+    cores = float(text)
+    return Request(cpus=int(cores) if cores.is_integer() else cores).cpus  # so that it says what was written
+
+
+def parse_ram(text: str) -> int | None:
+    """A size of the machine's own memory as it is written; likewise."""
+    return Request(ram=text).host_memory
+
+
+_gpus, _cpus, _ram = _typed(parse_gpus), _typed(parse_cpus), _typed(parse_ram)
 
 
 @_typed
@@ -328,6 +349,10 @@ _duration = _typed(parse_duration)
 @_typed
 def _patience(text: str) -> float:
     return 0.0 if text in ("0", "0s") else parse_duration(text)
+
+
+_SIZED = (_memory, _ram, _duration, _patience)
+"""Of values that have a unit."""
 
 
 @_typed

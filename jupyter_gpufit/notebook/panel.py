@@ -22,7 +22,7 @@ from ..memory import format_memory, parse_memory
 from ..models import Gpu, Node, Request, State
 from ..naming import short_model
 from .client import Json
-from .options import parse_gpus
+from .options import parse_cpus, parse_gpus, parse_ram
 from .progress import doing, fraction, standing
 from .show import describe
 
@@ -40,6 +40,8 @@ class Form:
 
     gpus: str = "1"
     memory: str = "8GiB"
+    cpus: str = ""
+    ram: str = ""
     image: str = ""
     time: str = ""
     wait: str = ""
@@ -51,6 +53,8 @@ def read(form: Form) -> tuple[Request | None, dict[str, str]]:
     wrong: dict[str, str] = {}
     gpus = _field("gpus", form.gpus, parse_gpus, wrong)
     memory = _field("memory", form.memory, _memory, wrong)
+    cpus = _field("cpus", form.cpus, lambda text: parse_cpus(text) if text else None, wrong)
+    ram = _field("ram", form.ram, lambda text: parse_ram(text) if text else None, wrong)
     time = _field("time", form.time, _span, wrong)
     wait = _field("wait", form.wait, _span, wrong)
     image = _field("image", form.image, _image, wrong)
@@ -60,7 +64,8 @@ def read(form: Form) -> tuple[Request | None, dict[str, str]]:
     sized = _field("memory", form.memory, lambda _: Request(gpus=gpus, memory=memory), wrong)
     if sized is None:
         return None, wrong
-    return Request(gpus=gpus, memory=memory, image=image, time=time, wait=wait, shared=form.shared), {}
+    asked = Request(gpus=gpus, memory=memory, cpus=cpus, ram=ram, image=image, time=time, wait=wait, shared=form.shared)
+    return asked, {}
 
 
 def _field(name: str, text: str, parse: Any, wrong: dict[str, str]) -> Any:

@@ -75,6 +75,8 @@ class PanelView:
             "memory": _text(
                 "Memory", form.memory, "any", "Free memory per GPU: 16GiB, or 16GiB,8GiB for one size each"
             ),
+            "cpus": _text("CPUs", form.cpus, "none in particular", "Cores of the machine for it alone: 8, or 0.5"),
+            "ram": _text("RAM", form.ram, "none in particular", "The machine's own memory for it alone: 64GiB"),
             "image": _text("Image", form.image, "", "Container image, if the inventory allows it", widgets.Combobox),
             "time": _text("Time limit", form.time, "", "The GPUs are given back after this long: 90m, 2h"),
             "wait": _text("Wait", form.wait, "refuse if none fits", "If nothing fits now, wait up to this long: 10m"),

@@ -38,6 +38,7 @@ Row = Sequence[str]
 
 _MOST_ROWS = 200
 _RUN = 40  # characters of what a job runs
+_OF_MACHINE = ("CPUs", "RAM", "CPUs free", "RAM free")  # of most requests, and of many clusters, nothing is said
 _OF_NUMBERS = set("0123456789./ %°CW") | set("KMGTiB") | set("dhms")  # with their units
 
 
@@ -113,9 +114,10 @@ def _is_number(cell: str) -> bool:
 # --- the cluster
 
 
-def node_table(nodes: Iterable[Node]) -> tuple[Row, list[list[str]]]:
-    """One row per node: what it has, what is idle, why not if so."""
-    rows = []
+def node_table(nodes: Iterable[Node], *, machine: bool = False) -> tuple[Row, list[list[str]]]:
+    """One row per node: what it has, what is idle, why not if so. `machine`: also its cores and its own memory, if
+    they are known of any."""
+    rows, nodes = [], list(nodes)
     for node in nodes:
         schedulable = [gpu for gpu in node.gpus if gpu.allocatable]
         idle = [gpu for gpu in schedulable if gpu.idle]
@@ -130,10 +132,23 @@ def node_table(nodes: Iterable[Node]) -> tuple[Row, list[list[str]]]:
                 ", ".join(f"{count} × {model}" for model, count in sorted(models.items())) or "no GPU",
                 f"{0 if node.reason else len(idle)}/{len(schedulable)}",
                 format_memory(max(free)) if free and not node.reason else "",
+                *(_machine(node) if machine else ("", "")),
                 why,
             ]
         )
-    return ("node", "GPUs", "idle", "most free", "note"), rows
+    return _without_blank(("node", "GPUs", "idle", "most free", "CPUs free", "RAM free", "note"), rows)
+
+
+def _machine(node: Node) -> tuple[str, str]:
+    cores = "" if node.cpus_free is None or node.cpus is None else f"{node.cpus_free:g}/{node.cpus:g}"
+    ram = "" if node.ram_free is None else f"{format_memory(node.ram_free)} of {format_memory(node.ram)}"
+    return ("", "") if node.reason else (cores, ram)
+
+
+def _without_blank(headers: Row, rows: list[list[str]]) -> tuple[Row, list[list[str]]]:
+    """The table without those columns about a machine that say nothing in any row."""
+    shown = [at for at, header in enumerate(headers) if header not in _OF_MACHINE or any(row[at] for row in rows)]
+    return tuple(headers[at] for at in shown), [[row[at] for at in shown] for row in rows]
 
 
 def gpu_table(nodes: Iterable[Node]) -> tuple[Row, list[list[str]]]:
@@ -183,8 +198,15 @@ def describe(allocation: Json) -> str:
         each = each or " with " + ", ".join(format_memory(size) for size in sizes)
     else:
         each = ""
+    beside = _beside(allocation.get("request") or {})
     where = f" on {allocation['node']}" if allocation.get("node") else ""
-    return f"{allocation['name']!r}" + (f": {count} {noun}{each}{where}" if count else where)
+    return f"{allocation['name']!r}" + (f": {count} {noun}{each}{beside}{where}" if count else where)
+
+
+def _beside(request: Json) -> str:
+    """What is asked of the machine beside GPUs: `", 8 CPUs, 64 GiB RAM"`."""
+    cpus, ram = _asked(request)
+    return (f", {cpus} CPU{'' if cpus == '1' else 's'}" if cpus else "") + (f", {ram} RAM" if ram else "")
 
 
 def used(allocation: Json) -> str:
@@ -227,11 +249,18 @@ def allocation_table(
                 one.get("node") or "",
                 str(len(one.get("gpus") or [])),
                 memory,
+                *_asked(one.get("request") or {}),
                 "" if expires is None or one["state"] == "ended" else format_duration(max(0.0, expires - now)),
                 " ".join(said for said in (_note(one, now), one.get("warning")) if said),
             ]
         )
-    return ("allocation", "state", "node", "GPUs", "memory each", "time left", "note"), rows
+    headers = ("allocation", "state", "node", "GPUs", "memory each", "CPUs", "RAM", "time left", "note")
+    return _without_blank(headers, rows)
+
+
+def _asked(request: Json) -> tuple[str, str]:
+    cpus, ram = request.get("cpus"), request.get("ram")
+    return "" if cpus is None else f"{cpus:g}", "" if ram is None else format_memory(ram)
 
 
 def about_job(allocation: Json) -> str:

@@ -88,7 +88,8 @@ def push(there: Evaluator, parcels: Mapping[str, bytes], namespace: MutableMappi
         there.evaluate("get_ipython()._gpufit_parcel = []", {})
         for start in range(0, len(parcel), _PIECE):
             piece = base64.b64encode(parcel[start : start + _PIECE]).decode()
-            there.evaluate(f"get_ipython()._gpufit_parcel.append({piece!r})", {})
+            # As an expression: code is transformed, tokenized and hashed there, which takes seconds for so much of it.
+            there.evaluate("", {"append": f"get_ipython()._gpufit_parcel.append({piece!r})"})
         try:
             there.evaluate(_PUSH % name, {})
         except RemoteError as problem:

@@ -19,10 +19,11 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from ..cluster.effective import same_container
-from ..models import Claim, Gpu, GpuProcess, Node, Placement, Request
+from ..cluster.effective import left_of, same_container
+from ..models import Claim, Gpu, GpuProcess, Node, Request
 from .candidates import permits, possible
-from .fit import select
+from .fit import NOTHING, walk
+from .host import asks, lacks
 from .policies import Policy
 
 __all__ = ["Guard", "Outlook", "Start", "could_use", "frees", "starts"]
@@ -52,11 +53,19 @@ class Outlook:
         ended = set(gone)
         claims = self.claims.get(node.name, ())
         gpus = tuple(_without(gpu, ended, claims) if ended.intersection(gpu.allocations) else gpu for gpu in node.gpus)
-        return node if gpus == node.gpus else msgspec.structs.replace(node, gpus=gpus)
+        cpus, ram = left_of(node.cpus, node.ram, (claim for claim in claims if claim.allocation not in ended))
+        return msgspec.structs.replace(node, gpus=gpus, cpus_free=cpus, ram_free=ram)
 
-    def place(self, node: Node, request: Request) -> Placement | None:
-        """Where the request would go on that node alone."""
-        return select((node,), request, self.policy).placement
+    def holders(self, node: Node, request: Request) -> list[str]:
+        """The allocations that may be in the way of `request` there: they hold GPUs, or, if it asks for any, cores or
+        memory of the machine."""
+        on_gpus = (id for gpu in node.gpus for id in gpu.allocations)
+        claims = self.claims.get(node.name, ()) if asks(request) else ()
+        return list(dict.fromkeys([*on_gpus, *(claim.allocation for claim in claims if claim.cpus or claim.ram)]))
+
+    def fits(self, node: Node, request: Request) -> bool:
+        """Whether the request could go on that node."""
+        return bool(walk((node,), request, self.policy, NOTHING)[-1].passed)
 
 
 @dataclass(frozen=True)
@@ -122,8 +131,8 @@ def frees(outlook: Outlook, request: Request, exclude: Mapping[str, str]) -> Sta
         return Start(name, known[name], _needed(outlook, outlook.nodes[name], request, gone))
     found = []
     for node in usable:
-        holders = {id for gpu in node.gpus for id in gpu.allocations}
-        if outlook.place(outlook.without(node, holders), request) is not None:
+        holders = set(outlook.holders(node, request))
+        if outlook.fits(outlook.without(node, holders), request):
             found.append(Start(node.name, None, _needed(outlook, node, request, holders)))
     return min(found, key=lambda start: (len(start.after), start.node), default=None)
 
@@ -131,29 +140,33 @@ def frees(outlook: Outlook, request: Request, exclude: Mapping[str, str]) -> Sta
 def _could(outlook: Outlook, node: Node, request: Request) -> bool:
     if node.reason is not None or permits(node, request) is not None:
         return False
+    if asks(request):
+        empty = msgspec.structs.replace(node, cpus_free=node.cpus, ram_free=node.ram)
+        if lacks(empty, request) is not None:
+            return False
     well = [(gpu, memory) for gpu, memory in possible(node, request) or () if gpu.allocatable]
     return outlook.policy.could(request, well)
 
 
 def _start(outlook: Outlook, node: Node, request: Request) -> float | None:
     """When the request fits on the node for the first time, as what is held there ends one after the other."""
-    ends = {id: outlook.ends[id] for gpu in node.gpus for id in gpu.allocations if id in outlook.ends}
-    if outlook.place(node, request) is not None:
+    ends = {id: outlook.ends[id] for id in outlook.holders(node, request) if id in outlook.ends}
+    if outlook.fits(node, request):
         return outlook.now
     for at in sorted(set(ends.values())):
         then = outlook.without(node, [id for id, end in ends.items() if end <= at])
-        if outlook.place(then, request) is not None:
+        if outlook.fits(then, request):
             return at
     return None
 
 
 def _needed(outlook: Outlook, node: Node, request: Request, gone: set[str]) -> tuple[str, ...]:
     """Those of `gone` without whose end the request would not fit on the node even if all the others end."""
-    on_it = list(dict.fromkeys(id for gpu in node.gpus for id in gpu.allocations if id in gone))
+    on_it = [id for id in outlook.holders(node, request) if id in gone]
     needed = list(on_it)
     for id in on_it:
         fewer = [other for other in needed if other != id]
-        if outlook.place(outlook.without(node, fewer), request) is not None:
+        if outlook.fits(outlook.without(node, fewer), request):
             needed = fewer
     return tuple(needed)
 

@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from fnmatch import translate
 from functools import cached_property, lru_cache
 
-from ..memory import format_memory
 from ..models import Gpu, Node, Request
 from ..naming import short_model
+from .host import forbids, lacks
 
 __all__ = [
     "MOST_MEMORY",
     "Pool",
     "by_index",
-    "compare",
     "glob",
     "has_model",
     "has_store",
@@ -103,8 +102,8 @@ def writable(node: Node) -> bool:
 
 
 def permits(node: Node, request: Request) -> str | None:
-    """Why the person's own wishes leave this node out, now and ever (its name, its labels, its model store); `None` if
-    they do not."""
+    """Why the person's own wishes leave this node out, now and ever (its name, its labels, its model store, cores or
+    RAM that it never has for one); `None` if they do not."""
     if request.node is not None and not glob(request.node)(node.name):
         verb = "is not" if is_literal(request.node) else "does not match"
         return f"its name {verb} {request.node!r}"
@@ -117,7 +116,7 @@ def permits(node: Node, request: Request) -> str | None:
         return f"it does not have model {request.model!r} ({_in_store(node)})"
     if request.write_models and not writable(node):
         return "its model store may not be written to" if has_store(node) else "it has no model store to write to"
-    return None
+    return forbids(node, request)
 
 
 def _in_store(node: Node) -> str:
@@ -131,7 +130,7 @@ def _in_store(node: Node) -> str:
 
 def left_out(node: Node, request: Request, exclude: Mapping[str, str]) -> str | None:
     """Why the node is not looked at: the person's wishes, its model of GPU, not usable, it has not told what is in its
-    model store, excluded; `None` if it is."""
+    model store, too few cores or too little RAM left, excluded; `None` if it is."""
     if (reason := permits(node, request)) is not None:
         return reason
     if request.gpu_model is not None and node.gpus and not any(model_matches(gpu, request) for gpu in node.gpus):
@@ -141,7 +140,7 @@ def left_out(node: Node, request: Request, exclude: Mapping[str, str]) -> str | 
         return f"not usable: {node.reason}"
     if request.require_model and request.model is not None and has_model(node, request.model) is None:
         return f"it has not told which models it has, {request.model!r} asked"
-    return exclude.get(node.name)
+    return lacks(node, request) or exclude.get(node.name)
 
 
 @dataclass(frozen=True)
@@ -213,12 +212,6 @@ def _why_not(gpu: Gpu) -> str | None:
     if not 0 <= gpu.memory_free <= MOST_MEMORY:
         return f"it reports {gpu.memory_free} bytes free, which cannot be"
     return None
-
-
-def compare(have: int, asked: int) -> tuple[str, str]:
-    """Two sizes for people; in bytes where rounding would make the smaller one look enough."""
-    texts = format_memory(have), format_memory(asked)
-    return texts if texts[0] != texts[1] else (f"{have} bytes", f"{asked} bytes")
 
 
 def possible(node: Node, request: Request) -> Sequence[tuple[Gpu, int]] | None:

@@ -14,6 +14,7 @@ from .events import Work
 from .execution import Execution
 from .fleet import Fleet
 from .idleness import Idleness
+from .learning import Learning
 from .logbook import Logbook
 from .metering import Metering
 from .reaper import Reaper
@@ -59,6 +60,14 @@ class Driver(Execution):
             on_report=self._on_report,
             log=self.log,
         )
+        self._learning = Learning(
+            self._policy_name,
+            lambda: self._fleet.index.nodes,
+            self._store.facts,
+            self._store.note,
+            self.log,
+            lambda: self._fleet.index.prepare(),
+        )
         self._logbook = Logbook(self._store, self.keep_logs)
         self._units = UnitWork(self._fleet, ours, self.log, self._logbook)
         self._reaper = Reaper(self._fleet, ours, self._belongs, self.log, self.reap_grace)
@@ -79,6 +88,7 @@ class Driver(Execution):
             if entry.state is State.ENDED:
                 self._retire(entry.allocation)
         self._fleet.start()
+        self._learning.start()
         self._idleness.start()
         self._metering.start()
         if self._jobs is not None and self._store.alone:
@@ -195,6 +205,7 @@ class Driver(Execution):
         self._alarms.close()
         await self._idleness.close()
         await self._metering.close()
+        await self._learning.close()
         try:
             await self._works.close(_CLOSE_WITHIN)
         finally:
@@ -202,3 +213,4 @@ class Driver(Execution):
             await self._reaper.close()
             await self._fleet.close()
             await self._store.close()
+            await self._recorder.close()

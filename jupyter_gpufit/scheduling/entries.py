@@ -202,6 +202,8 @@ class Entry(Struct, kw_only=True):
             container=now.unit.id if now.unit else None,
             pids=now.unit.pids if now.unit else frozenset(),
             cards=self.cards,
+            cpus=now.request.cpus or 0.0,
+            ram=now.request.host_memory or 0,
         )
 
 

@@ -20,7 +20,9 @@ MOST_ROWS = 200
 def summary(decision: Decision) -> str:
     """What was decided; if nothing fits also what would."""
     text = in_short(decision)
-    return text if decision.nearest is None else f"{text} {decision.nearest}."
+    if decision.nearest is not None:
+        return f"{text} {decision.nearest}."
+    return f"{text} {decision.short}" if decision.short else text
 
 
 def in_short(decision: Decision) -> str:
@@ -111,7 +113,7 @@ def _more(table: list[dict[str, Any]]) -> list[str]:
 
 def _which(decision: Decision) -> str:
     """The chosen GPUs by index, as people and `nvidia-smi` number them; MIG instances, which have none, by uuid."""
-    found = {gpu.uuid: gpu for node in decision.nodes if node.name == decision.node for gpu in node.gpus}
+    found = {gpu.uuid: gpu for gpu in decision.target.gpus} if decision.target is not None else {}
     chosen = [found[uuid] for uuid in decision.gpus]
     if any(gpu.parent is not None for gpu in chosen):
         return ", ".join(gpu.uuid for gpu in chosen)
@@ -125,9 +127,9 @@ def _which(decision: Decision) -> str:
 def _with_model(decision: Decision) -> str:
     """Whether the chosen node has the model that was named, as it follows its GPUs; empty if none was."""
     wish = decision.request.model
-    if wish is None:
+    if wish is None or decision.target is None:
         return ""
-    has = next(has_model(node, wish) for node in decision.nodes if node.name == decision.node)
+    has = has_model(decision.target, wish)
     if has is None:
         return f", which has not told whether it has model {wish!r}"
     return f", which has model {wish!r}" if has else f", which does not have model {wish!r}"

@@ -12,13 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from ..errors import InvalidValue, NeverFits, NoFit, NotPlaced
 from ..models import Node, Placement, Request
 from . import explain as _explain
 from .candidates import Pool, left_out, permits, pool_of, possible
+from .host import asks, cores_to_have, ram_to_have
 from .policies import Policy, find
 
 if TYPE_CHECKING:
@@ -59,9 +63,12 @@ class Nearest:
     gpus: int
     memory: int
     """Bytes on each."""
+    cpus: float | None = None
+    """Cores, as asked; likewise `ram`."""
+    ram: int | None = None
 
     def __str__(self) -> str:
-        asked = Request(gpus=self.gpus, memory=self.memory)
+        asked = Request(gpus=self.gpus, memory=self.memory, cpus=self.cpus, ram=self.ram)
         return f"{asked.describe()} would fit now, on {self.node}"
 
 
@@ -78,8 +85,10 @@ class Decision:
     """The policy it was made by."""
     placement: Placement | None
     """Node, GPUs and the bytes to reserve on each; `None`: no node fits."""
-    nodes: tuple[Node, ...]
-    """The nodes it was made on."""
+    target: Node | None
+    """The chosen node."""
+    pages: tuple[tuple[Node, ...], ...]
+    """The nodes it was made on, in portions: to keep these as they were need not cost a pass over all of them."""
     excluded: Mapping[str, str]
     """Nodes the caller left out, with the reason."""
     in_order: Callable[[], tuple[str, ...]] | None = None
@@ -101,6 +110,11 @@ class Decision:
         return () if self.placement is None else self.placement.gpus
 
     @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes it was made on."""
+        return tuple(chain.from_iterable(self.pages))
+
+    @cached_property
     def fitting(self) -> tuple[str, ...]:
         """Names of all nodes that would do, in the policy's order: the chosen one first."""
         return self.stages[-1].passed if self.in_order is None else self.in_order()
@@ -113,7 +127,7 @@ class Decision:
     @cached_property
     def never(self) -> bool:
         """Whether no node could ever satisfy the request, however empty: by the number of its GPUs, their cards and the
-        memory they have in total, and by the request's own filters.
+        memory they have in total, by the machine's cores and RAM, and by the request's own filters.
 
         Nodes that are not usable now, or excluded, count with the GPUs last known of them. A node that was never heard
         from and a GPU of unknown memory might be anything, so they count as able to.
@@ -124,6 +138,12 @@ class Decision:
     def nearest(self) -> Nearest | None:
         """If no node fits: what would fit now instead; `None` if that is nothing at all."""
         return None if self.node is not None else _nearest(self)
+
+    @cached_property
+    def short(self) -> str:
+        """If only cores or RAM of the machine keep the request from GPUs: where the most of that is to be had, and what
+        is missing there, in a sentence; else empty."""
+        return "" if self.node is not None or not asks(self.request) else _short(self)
 
     def explain(self, stages: bool = True) -> dict[str, Any]:
         """All of the decision as JSON types. `details["stages"]` of a refusal is its `stages`.
@@ -178,8 +198,9 @@ def select(
         raise InvalidValue(f"two nodes have the name {twice[0]!r}; names of nodes have to be unique")
     stages = walk(nodes, request, policy, exclude)
     fitting = stages[-1].passed
-    placement = policy.place(pool_of(by_name[fitting[0]], request)) if fitting else None
-    decision = Decision(request, policy, placement, nodes, dict(exclude))
+    target = by_name[fitting[0]] if fitting else None
+    placement = None if target is None else policy.place(pool_of(target, request))
+    decision = Decision(request, policy, placement, target, (nodes,), dict(exclude))
     vars(decision)["stages"] = stages
     return decision
 
@@ -198,7 +219,9 @@ def walk(nodes: Iterable[Node], request: Request, policy: Policy, exclude: Mappi
             rejected[0][node.name] = reason
 
     second = _passing(first, policy.apart, rejected[1])
-    ordered = sorted(second, key=_in_order(policy, nodes, request))  # stable, so ties stay in the order of names
+    ordered = second
+    if len(second) > 1:
+        ordered = sorted(second, key=_in_order(policy, nodes, request))  # stable, so ties stay in the order of names
     fitting = _passing(ordered, policy.fits, rejected[3])
     return tuple(
         Stage(number, name, title or policy.by, tuple(pool.node.name for pool in passed), MappingProxyType(why))
@@ -237,18 +260,33 @@ def _could(node: Node, request: Request, policy: Policy) -> bool:
 def _nearest(decision: Decision) -> Nearest | None:
     """As many GPUs as asked with the most memory that fits; else as many as fit with the memory asked."""
     request, policy = decision.request, decision.rules
+    of_host = request.cpus, request.host_memory
     pools = [pool_of(node, request) for node in decision.nodes if left_out(node, request, decision.excluded) is None]
-    in_order = _in_order(policy, decision.nodes, request)
-    pools = sorted((pool for pool in pools if pool.gpus), key=lambda pool: (in_order(pool), pool.node.name))
+    # By `order`, not `ordering`: what placing costs where the request does not fit is nothing that a policy would know.
+    pools = [pool for pool in pools if pool.gpus]
+    pools.sort(key=lambda pool: (policy.order(pool), not pool.has_model, pool.node.name))
     offered = [(memory, pool.node.name) for pool in pools if (memory := policy.offer(pool, request.gpus))]
     if offered:
-        memory, node = max(offered, key=lambda offer: offer[0])  # of several, the first in stage 3's order
-        return Nearest(node, request.gpus, memory)
+        memory, node = max(offered, key=lambda offer: offer[0])  # of several, the first in that order
+        return Nearest(node, request.gpus, memory, *of_host)
     asked, count, node = max(request.sizes), 0, ""
     for pool in pools:
         while (memory := policy.offer(pool, count + 1)) is not None and memory >= asked:
             count, node = count + 1, pool.node.name
-    return Nearest(node, count, asked) if count else None
+    return Nearest(node, count, asked, *of_host) if count else None
+
+
+def _short(decision: Decision) -> str:
+    asked, bare = decision.request, msgspec.structs.replace(decision.request, cpus=None, ram=None)
+
+    def most(node: Node) -> tuple[float, int, str]:
+        cores, ram = min(asked.cpus or 0.0, cores_to_have(node)), min(asked.host_memory or 0, ram_to_have(node))
+        return -cores, -ram, node.name
+
+    for node in sorted(decision.nodes, key=most):
+        if walk((node,), bare, decision.rules, decision.excluded)[-1].passed:
+            return f"The GPUs would fit now, on {node.name}: {left_out(node, asked, decision.excluded)}."
+    return ""
 
 
 def __getattr__(name: str) -> Any:

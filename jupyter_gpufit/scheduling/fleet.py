@@ -14,10 +14,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
+from ..cluster.effective import left_of
 from ..errors import GpufitError, ImageRefused, LaunchError, NodeUnreachable, NotFound
 from ..inventory import NodeSpec
 from ..models import Claim, Gpu, Node, Request, Unit
@@ -38,6 +40,9 @@ _NOT_THE_LAUNCHERS: dict[str, Any] = {
     "labels": {},
 }
 """What of an inventory's entry may change without a new launcher."""
+_GAUGES = {"memory_free", "memory_used", "memory_claimed", "memory_foreign", "processes"}
+_GAUGES |= {"utilization", "temperature", "power"}
+_selected_by = attrgetter(*(field for field in Gpu.__struct_fields__ if field not in _GAUGES))
 _MOST_IMAGES = 64
 _NO_IMAGES = "it runs plain processes, without images"
 
@@ -59,7 +64,8 @@ class Fleet:
     """Made by the scheduler; used on its event loop.
 
     `holds(node)` are the ledger's claims there; `on_exit`, `on_open`, `on_claims` and `on_room` are told of units that
-    ended, that a node's launcher works, of what runs there, and that a node changed, so that something may fit now.
+    ended, that a node's launcher works, of what runs there, and that a node changed: so that something may fit now, or
+    only (`False`) in what is told of it.
     `on_silence` is told that `silence` of a node is another one now, or known for the first time (what a scheduler
     before this one knew of it may be over), and `on_report` of each change of a node.
     """
@@ -73,7 +79,7 @@ class Fleet:
         on_exit: Callable[[Unit, int, str], None],
         on_open: Callable[[str], None],
         on_claims: Callable[[str, Sequence[Claim]], None],
-        on_room: Callable[[], None],
+        on_room: Callable[[bool], None],
         on_silence: Callable[[str], None],
         on_report: Callable[[Node], None],
         log: logging.Logger,
@@ -121,7 +127,7 @@ class Fleet:
         claims = self._holds(node)
         self._cluster.set_claims("ledger", node, claims)
         if node in self._nodes:
-            self.index.update(overlay(self._nodes[node], claims))
+            self.index.update(overlay(self._nodes[node], claims, self._seen.get(node, ())))
         elif not claims and node in self._slots:
             self._retire(self._slots.pop(node))  # it had left the inventory; the last of its allocations has ended
 
@@ -223,15 +229,16 @@ class Fleet:
             self._nodes.pop(name, None)
             self._refusing.clear()
             self.index.remove(name)
+            self._on_room(True)  # none of it, but who waits is told of other nodes
             if not self._holds(name) and name in self._slots:
                 self._retire(self._slots.pop(name))
             return
         if name not in self._nodes:
             self._refusing.clear()
-        self._nodes[name] = node
-        self.index.update(overlay(node, self._holds(name)))
+        before, self._nodes[name] = self._nodes.get(name), node
+        self.index.update(overlay(node, self._holds(name), self._seen.get(name, ())))
         self._take_up(name)
-        self._on_room()
+        self._on_room(before is None or _as_selected(before) != _as_selected(node))
 
     def _take_up(self, name: str) -> None:
         try:
@@ -248,6 +255,7 @@ class Fleet:
         if slot is not None:
             self._retire(slot)
         replaced = slot is not None
+        moved = slot is not None and slot.spec.docker != spec.docker
         try:
             slot = self._slots[name] = _Slot(spec, self._make_launcher(spec))
         except GpufitError as error:
@@ -258,6 +266,8 @@ class Fleet:
         slot.opening = asyncio.get_running_loop().create_task(self._open(slot))
         if replaced:
             self._trouble(name, None)  # what the launcher before said was of another engine
+        if moved:
+            self._cluster.set_host(name, None, None)  # and perhaps of another machine
 
     async def _open(self, slot: _Slot) -> None:
         name = slot.spec.name
@@ -273,8 +283,12 @@ class Fleet:
                 first, slot.heard = not slot.heard, True
                 self._trouble(name, now, first)
 
+        def host(cpus: float | None, ram: int | None) -> None:
+            if self._slots.get(name) is slot:
+                self._cluster.set_host(name, cpus, ram)
+
         try:
-            await slot.launcher.open(self._on_exit, claims, trouble)
+            await slot.launcher.open(self._on_exit, claims, trouble, host)
             self._on_open(name)
         except GpufitError as error:
             slot.failure = error
@@ -310,6 +324,7 @@ class Fleet:
             self._cluster.set_claims("engine", slot.spec.name, ())
             self._troubles.pop(slot.spec.name, None)
             self._cluster.set_trouble(slot.spec.name, None)
+            self._cluster.set_host(slot.spec.name, None, None)
 
 
 def _refusal(image: str | None, refusing: Mapping[str, str]) -> str:
@@ -328,8 +343,10 @@ def _refusal(image: str | None, refusing: Mapping[str, str]) -> str:
     )
 
 
-def overlay(node: Node, claims: Sequence[Claim]) -> Node:
-    """`node` with what `claims` hold there and it does not show yet."""
+def overlay(node: Node, claims: Sequence[Claim], seen: Sequence[Claim] = ()) -> Node:
+    """`node` with what `claims` hold there and it does not show yet. `seen`: what else is known to be held there."""
+    if asking := [claim for held in (claims, seen) for claim in held if claim.cpus or claim.ram]:
+        node = _less(node, asking)
     by_uuid: dict[str, list[Claim]] = {}
     for claim in claims:
         for uuid in claim.gpus:
@@ -338,6 +355,17 @@ def overlay(node: Node, claims: Sequence[Claim]) -> Node:
         return node
     gpus = tuple(_held(gpu, by_uuid.get(gpu.uuid, [])) for gpu in node.gpus)
     return node if gpus == node.gpus else msgspec.structs.replace(node, gpus=gpus)
+
+
+def _less(node: Node, claims: Sequence[Claim]) -> Node:
+    """`node` with no more cores and memory of the machine left than all `claims` there leave. (It does not say which of
+    them it counts; together they are all that anybody knows of.)"""
+    cpus, ram = left_of(node.cpus, node.ram, claims)
+    if node.cpus_free is not None and cpus is not None and cpus < node.cpus_free:
+        node = msgspec.structs.replace(node, cpus_free=cpus)
+    if node.ram_free is not None and ram is not None and ram < node.ram_free:
+        node = msgspec.structs.replace(node, ram_free=ram)
+    return node
 
 
 def _held(gpu: Gpu, claims: list[Claim]) -> Gpu:
@@ -352,6 +380,12 @@ def _held(gpu: Gpu, claims: list[Claim]) -> Gpu:
         memory_free=None if free is None else max(0, free - sum(claim.gpus[gpu.uuid] for claim in new)),
         allocations=(*gpu.allocations, *(claim.allocation for claim in new)),
     )
+
+
+def _as_selected(node: Node) -> tuple[Any, ...]:
+    """What of a node decides on what fits there. Of a GPU that nobody can have now, its free memory does not."""
+    gpus = ((_selected_by(gpu), gpu.memory_free if gpu.idle or gpu.shareable else None) for gpu in node.gpus)
+    return msgspec.structs.replace(node, gpus=(), age=None), *gpus
 
 
 def _launchers_part(spec: NodeSpec) -> NodeSpec:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from traitlets import Float, Int, Unicode
+from traitlets import Bool, Float, Int, Unicode
 from traitlets.config import LoggingConfigurable
 
 from ..errors import GpufitError, StoreError
@@ -26,9 +26,11 @@ from .allocations import Ledger, Limits
 from .clock import Clock, steady_for
 from .events import Event, Instruction, Work
 from .fleet import Fleet
+from .learning import Learning
 from .logbook import Logbook
 from .needs import Cluster, JobHost, KernelHost, Launcher
 from .reaper import Reaper
+from .recording import Recorder
 from .records import Records
 from .store import MEMORY, Store
 from .watching import Bell, Subscribers
@@ -50,9 +52,10 @@ class Handling(LoggingConfigurable):
     (random, so that not all try at once).
     """
 
-    policy = Unicode("", help="How a node is chosen: 'best-fit' or 'claim'. Empty: as the inventory says.").tag(
-        config=True
-    )
+    policy = Unicode(
+        "",
+        help="How a node is chosen: 'best-fit', 'claim', 'fragmentation' or 'balance'. Empty: as the inventory says.",
+    ).tag(config=True)
     restart_within = Float(30.0, help="Seconds that GPUs of a kernel that died are kept for its restart.").tag(
         config=True
     )
@@ -85,6 +88,11 @@ class Handling(LoggingConfigurable):
     )
     keep_ended = Int(512, help="How many allocations that have ended are remembered.").tag(config=True)
     keep_logs = Int(2**20, help="How many characters of what it printed are kept of an allocation.").tag(config=True)
+    record_requests = Bool(
+        True,
+        help="Whether what was asked, and for how long it ran, is written to requests.jsonl in the store's directory, "
+        "for `jupyter gpufit bench policies` (docs/policies.md). No names, no owners, no code.",
+    ).tag(config=True)
 
     _do: ClassVar[dict[type[Instruction], Callable[[Any, Any], None]]]
     """What does each instruction; the classes that are based on this one fill it in."""
@@ -116,15 +124,19 @@ class Handling(LoggingConfigurable):
         self._taken_over: set[str] = set()  # allocations whose unit may have ended before we watched it
         self._bell, self._subscribers, self._alarms = Bell(), Subscribers(self.log), Alarms(self._ring, self._clock)
         self._ledger, self._records, self._works = Ledger(""), Records(), Works(self.log)
+        self._recorder = Recorder(store if isinstance(store, Path) and self.record_requests else None, self.log)
         self._payloads: dict[str, Payload] = {}
         self._errors: dict[str, dict[Work, GpufitError]] = {}
         self._room: asyncio.TimerHandle | None = None
+        self._changes = 0  # how often something changed so far by which something that waits may fit
+        self._tried: tuple[int, tuple[float, ...]] = (0, ())  # as of how many; up to which rank all were tried then
         self._untold: dict[str, None] = {}  # those that wait, and are to be told where they stand
         self._telling: asyncio.TimerHandle | None = None
         self._rest = 0.0  # s between two looks at what waits, so that these do not take all the time there is
         self._open = self._dead = False
         self._store: Store
         self._fleet: Fleet
+        self._learning: Learning
         self._units: UnitWork
         self._logbook: Logbook
         self._reaper: Reaper
@@ -162,6 +174,7 @@ class Handling(LoggingConfigurable):
             if allocation.request.job is not None:
                 self._forget_job(what.id)
             self._retire(allocation)
+            self._recorder.ended(allocation, self._ledger.entries[what.id].placed_at, self._clock())
             self._ledger.forget(what.id)
             if allocation.reason is EndReason.NODE_LOST and allocation.node is not None:
                 self._reaper.visit(allocation.node)

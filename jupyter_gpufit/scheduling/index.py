@@ -1,6 +1,6 @@
 """The cluster as arrays, kept up to date node by node, so that a decision walks no GPU objects.
 
-    Index ─┬─ one row per node: order of names, idle GPUs and free memory in total, labels
+    Index ─┬─ one row per node: order of names, idle GPUs and free memory in total, labels, cores and RAM
            └─ Shelf: the GPUs of all nodes with about as many of them, a column of slots each ─ Columns → Policy.screen
 
 A decision is: filters and `Policy.screen` give the rows that fit; of these the least in stage 3's order is the target;
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from ..models import Gpu, Node, Request
 from .candidates import by_index, glob, has_model, is_literal, lends, model_glob, pool_of, writable
 from .fit import NOTHING, Decision, select
+from .host import SLACK, asks, cores_to_have, ram_to_have
 from .policies import Policy, find
 from .shelves import ABSENT, Bytes, Mask, Shelf, counted, grown
 from .terrain import Terrain
@@ -30,6 +31,7 @@ from .terrain import Terrain
 __all__ = ["Index"]
 
 MOST_MODELS = 10_000  # names of models that are numbered before those that no GPU has any more are forgotten
+PAGE = 128  # rows
 MOST_PATTERNS = 64  # node globs whose rows are remembered
 MOST_FACTS = 64  # models whose rows are remembered
 
@@ -52,9 +54,12 @@ class Index:
         self._labels: dict[str, _Label] = {}
         self._count = np.zeros((2, 0), dtype=np.int64)  # [for a shared request?, row]: candidate GPUs of any model
         self._total = np.zeros((2, 0), dtype=np.int64)  # and bytes free on them
+        self._cores = np.zeros(0)  # row → the most that a request can have now
+        self._ram = np.zeros(0, dtype=np.int64)  # bytes of the machine's memory, likewise
         self._terrain: tuple[Policy, Terrain] | None = None  # of the policy that was asked for last, if it has one
         # Worked out when needed, dropped when out of date:
-        self._snapshot: tuple[Node, ...] | None = None
+        self._pages: list[tuple[Node, ...]] = []  # the nodes of `PAGE` rows each
+        self._changed: set[int] = set()  # pages that are out of date
         self._names: tuple[str, ...] | None = None  # by row; a spare row has the name that it had
         self._rank: NDArray[np.int64] | None = None  # row → place in the order of names
         self._patterns: dict[str, Mask] = {}
@@ -73,9 +78,7 @@ class Index:
     @property
     def nodes(self) -> tuple[Node, ...]:
         """The nodes as they are now."""
-        if self._snapshot is None:
-            self._snapshot = tuple(filter(None, self._nodes))
-        return self._snapshot
+        return tuple(chain.from_iterable(self._snapshot()))
 
     def update(self, node: Node) -> None:
         """Add `node`, or put it in the place of the one of that name. Called by the scheduler on each change."""
@@ -83,11 +86,12 @@ class Index:
         if row is None:
             row = self._new_row(node.name)
         before, self._nodes[row] = self._nodes[row], node
-        self._snapshot = None
+        self._changed.add(row // PAGE)
         if self._terrain is not None:
             self._terrain[1].put(row, node)
         self._set_labels(row, {} if before is None else before.labels, node.labels)
         self._set_gpus(row, node)
+        self._cores[row], self._ram[row] = cores_to_have(node), ram_to_have(node)
         if before is None or not _same_store(before, node):
             for holds, rows in self._facts.values():
                 rows[row] = holds(node)
@@ -100,6 +104,7 @@ class Index:
         if row is None:
             return
         node, self._nodes[row] = self._nodes[row], None
+        self._changed.add(row // PAGE)  # the order of the other names, and which of them match a glob, is as before
         assert node is not None
         self._set_labels(row, node.labels, {})
         self._leave_shelf(row)
@@ -107,7 +112,6 @@ class Index:
         self._spare.append(row)
         if self._terrain is not None:
             self._terrain[1].put(row, None)
-        self._snapshot = None  # the order of the other names, and which of them match a glob, is as before
 
     def select(
         self, request: Request, policy: str | Policy = "best-fit", exclude: Mapping[str, str] = NOTHING
@@ -115,16 +119,37 @@ class Index:
         """The decision that `fit.select` comes to on the nodes as they are now. Raises `InvalidValue` likewise."""
         policy = find(policy)
         fitting = self._fitting(request, policy, exclude)
-        placement = None
-        if fitting is not None:
-            row = fitting.first(self._ranks)
-            node = self._nodes[row]
-            assert node is not None
-            placement = policy.place(pool_of(node, request))
+        target = None if fitting is None else self._nodes[fitting.first(self._ranks)]
+        placement = None if target is None else policy.place(pool_of(target, request))
         in_order = tuple if fitting is None else fitting.in_order
-        return Decision(request, policy, placement, self.nodes, dict(exclude), in_order)
+        return Decision(request, policy, placement, target, self._snapshot(), dict(exclude), in_order)
+
+    def prepare(self) -> Callable[[Policy], Callable[[], None]]:
+        """For a policy that is to decide soon: a function that works out, on any thread, what its first decision would
+        take long for; it gives another one, which makes that known here. (Both are to be called once at most.)
+        """
+        nodes = list(self._nodes)
+        copied = None if self._terrain is None else self._terrain[1].copy()
+
+        def work(policy: Policy) -> Callable[[], None]:
+            if (terrain := policy.terrain(copied)) is None:
+                return lambda: None
+            if terrain is not copied:
+                for row, node in enumerate(nodes):
+                    terrain.put(row, node)
+            terrain.prepare()
+            return lambda: self._take(policy, terrain, nodes)
+
+        return work
 
     # --- a decision
+
+    def _snapshot(self) -> tuple[tuple[Node, ...], ...]:
+        """The nodes as they are now, in pages; those without a change are the ones of the time before."""
+        for page in self._changed:
+            self._pages[page] = tuple(filter(None, self._nodes[page * PAGE : (page + 1) * PAGE]))
+        self._changed.clear()
+        return tuple(self._pages)
 
     def _fitting(self, request: Request, policy: Policy, exclude: Mapping[str, str]) -> _Fitting | None:
         """The nodes that fit, or `None`."""
@@ -155,13 +180,14 @@ class Index:
         if not fitting:
             return None
         rows = _joined(fitting)
+        keep = None if (allowed := self._allowed(request, exclude)) is None else allowed[rows]
         if terrain is None:
             count, total = _joined(counts), _joined(totals)
+            if keep is not None:
+                rows, count, total = rows[keep], count[keep], total[keep]
         else:
-            count, total = terrain.costs(request).take(rows), np.zeros(len(rows), dtype=np.int64)
-        if (allowed := self._allowed(request, exclude)) is not None:
-            keep = allowed[rows]
-            rows, count, total = rows[keep], count[keep], total[keep]
+            rows = rows if keep is None else rows[keep]
+            count, total = terrain.costs(request, rows), np.zeros(len(rows), dtype=np.int64)
         if not len(rows):
             return None
         wished = None if request.model is None or request.require_model else self._having(request.model)[rows]
@@ -181,6 +207,14 @@ class Index:
             self._terrain = policy, terrain
         return terrain
 
+    def _take(self, policy: Policy, terrain: Terrain, nodes: list[Node | None]) -> None:
+        """Go by that terrain from now on, which is one of those nodes."""
+        nodes += [None] * (len(self._nodes) - len(nodes))
+        for row, (node, before) in enumerate(zip(self._nodes, nodes, strict=True)):
+            if node is not before:
+                terrain.put(row, node)
+        self._terrain = policy, terrain
+
     def _walk(
         self, nodes: Iterable[Node | None], request: Request, policy: Policy, exclude: Mapping[str, str]
     ) -> _Fitting | None:
@@ -191,9 +225,9 @@ class Index:
         return _Fitting(rows, place, place, None, self._named()) if names else None
 
     def _allowed(self, request: Request, exclude: Mapping[str, str]) -> Mask | None:
-        """Which rows the request's node glob, labels and model, and the exclusions leave; `None`: all."""
+        """Which rows the request's node glob, labels, model, cores and RAM, and the exclusions leave; `None`: all."""
         of_stores = request.require_model or request.write_models
-        if request.node is None and not request.labels and not exclude and not of_stores:
+        if request.node is None and not request.labels and not exclude and not of_stores and not asks(request):
             return None
         allowed = np.ones(len(self._nodes), dtype=np.bool_)
         if request.node is not None:
@@ -206,6 +240,10 @@ class Index:
             allowed &= self._having(request.model)
         if request.write_models:
             allowed &= self._where("writable", writable)
+        if request.cpus is not None:
+            allowed &= self._cores[: len(allowed)] >= request.cpus - SLACK
+        if request.host_memory is not None:
+            allowed &= self._ram[: len(allowed)] >= request.host_memory
         for name in exclude:
             if name in self._row:
                 allowed[self._row[name]] = False
@@ -258,11 +296,15 @@ class Index:
         else:
             row = len(self._nodes)
             self._nodes.append(None)
+            if row % PAGE == 0:
+                self._pages.append(())
             self._place.append(None)
             if row == self._count.shape[1]:
                 capacity = max(16, row * 2)
                 self._count = grown(self._count, capacity, 0)
                 self._total = grown(self._total, capacity, 0)
+                self._cores = grown(self._cores, capacity, 0)
+                self._ram = grown(self._ram, capacity, 0)
         self._row[name] = row
         self._rank = self._names = None
         self._patterns.clear()

@@ -10,7 +10,7 @@ some tens of milliseconds and is nothing for the moment of a decision: `Mix.due`
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +21,9 @@ from msgspec import Struct
 from ..errors import InvalidValue
 from ..models import Node, Request
 from .candidates import model_glob
-from .host import cores_asked
 from .worth import WHOLE, Values, linear, worth
 
-__all__ = ["Block", "Demand", "Kind", "Mix", "Shape", "demand", "kind_of", "need"]
+__all__ = ["Block", "Demand", "Kind", "Mix", "Shape", "demand", "gpus_there", "kind_of", "need"]
 
 HALF = 5_000
 """Requests after which one counts half."""
@@ -62,7 +61,7 @@ class Mix:
         return {shape: count / self._weight for shape, count in self._counts.items()}
 
     def count(self, request: Request) -> None:
-        cores = round(cores_asked(request) or 0.0, 2)
+        cores = round(request.cpus or 0.0, 2)
         shape = Shape(request.gpus, max(request.sizes), not request.shared, cores, request.gpu_model)
         self.seen += 1
         self._weight *= 2 ** (1 / HALF)
@@ -156,7 +155,7 @@ NOTHING = Demand({}, None, {}, (), ())
 def demand(mix: Mix, nodes: Iterable[Node]) -> Demand:
     """What can be concluded from `mix` for the cluster of these nodes. Pure; takes tens of milliseconds."""
     counts = mix.counts
-    there = _gpus(nodes)
+    there = gpus_there(nodes)
     if mix.seen < FEW or not there:
         return NOTHING
     fitting = {shape: _fitting(shape, there) for shape in counts}
@@ -183,13 +182,10 @@ def demand(mix: Mix, nodes: Iterable[Node]) -> Demand:
     )
 
 
-def _gpus(nodes: Iterable[Node]) -> dict[Kind, int]:
-    there: dict[Kind, int] = defaultdict(int)
-    for node in nodes:
-        for gpu in node.gpus:
-            if gpu.allocatable and gpu.memory_total:
-                there[kind_of(gpu.model, gpu.memory_total)] += 1
-    return dict(there)
+def gpus_there(nodes: Iterable[Node]) -> dict[Kind, int]:
+    """How many of each kind there are."""
+    there = Counter((gpu.model, gpu.memory_total) for node in nodes for gpu in node.gpus if gpu.allocatable)
+    return {kind_of(model, total): count for (model, total), count in there.items() if total}
 
 
 def _fitting(shape: Shape, there: Mapping[Kind, int]) -> dict[Kind, int]:

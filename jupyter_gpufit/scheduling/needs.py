@@ -16,7 +16,7 @@ from ..inventory import Inventory, NodeSpec
 from ..models import Allocation, Claim, Endpoint, Launch, Node, Progress, Request, Unit
 from .logs import Piece
 
-__all__ = ["KILLED", "Cluster", "JobHost", "KernelHost", "Launcher", "OnExit", "OnProgress", "OnTrouble"]
+__all__ = ["KILLED", "Cluster", "JobHost", "KernelHost", "Launcher", "OnExit", "OnHost", "OnProgress", "OnTrouble"]
 
 KILLED = 137
 """Exit code of what SIGKILL ended, or was removed while it ran, as Docker counts (128 + signal)."""
@@ -27,6 +27,9 @@ OnExit = Callable[[Unit, int, str], None]
 OnTrouble = Callable[[str | None], None]
 """Called on the event loop when it turns out why nothing can be started on the node (for people), or that (again)
 something can (`None`)."""
+OnHost = Callable[[float | None, int | None], None]
+"""Called on the event loop with the machine's cores and the bytes of its own memory, as its engine says; `None`: it
+does not."""
 
 
 class Launcher(Protocol):
@@ -42,13 +45,18 @@ class Launcher(Protocol):
     """`docker` or `process`."""
 
     async def open(
-        self, on_exit: OnExit, on_claims: Callable[[Sequence[Claim]], None], on_trouble: OnTrouble | None = None
+        self,
+        on_exit: OnExit,
+        on_claims: Callable[[Sequence[Claim]], None],
+        on_trouble: OnTrouble | None = None,
+        on_host: OnHost | None = None,
     ) -> None:
         """Connect, and keep watching what runs there. Never raises for a node that is down: it keeps trying, and says
         so by `on_trouble`; for one that is well it calls that with `None` once it knows.
 
         `on_claims` is called (on the event loop) with the claims of *all* gpufit units on the node, whoever's, at
-        first and whenever they change. Called once, by the scheduler, when it takes up the node.
+        first and whenever they change; `on_host` at first and each time the node's engine is reached anew. Called once,
+        by the scheduler, when it takes up the node.
         """
 
     async def take_over(self, unit: Unit) -> None:
@@ -232,6 +240,10 @@ class Cluster(Protocol):
     def set_trouble(self, node: str, trouble: str | None) -> None:
         """What the node's launcher says: why nothing can be started there (a reason why the node is not usable), or
         `None`, that it can be. Until the first word of it a node counts as one where something can."""
+
+    def set_host(self, node: str, cpus: float | None, ram: int | None) -> None:
+        """The machine's cores, and the bytes of its own memory, as the node's launcher says. Until then, and with
+        `None`, they are not known: a request that asks for any is not placed there."""
 
     def on_change(self, callback: Callable[[str, Node | None], None]) -> Callable[[], None]:
         """Call back (on the event loop, at first for every node, then with each changed, added or (`None`) removed

@@ -9,27 +9,35 @@ Those that wait come first, in whatever way something became free.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 
 from ..errors import GpufitError, NeverFits
 from ..models import Allocation, Queued, State
 from . import events as ev
 from .allocations import Overcommitted
-from .backfill import Outlook, Start, frees
+from .backfill import Start
 from .choosing import Choice, Choosing
 from .entries import Entry
 from .events import Work
+from .host import asks
 
 __all__ = ["Placing"]
 
 _ROOM_PAUSE = 0.1  # s; changes of nodes that come close together make those that wait be looked at once
 _REST = 10  # times as long as a look at the queue took, nothing is looked at again: requests and reports have to go on
-_AT_ONCE = 0.02  # s of telling many where they stand, and of doing other things in between
+_NEWS_PAUSE = 2.0  # s; likewise, of what changes by which nothing can begin to fit, such as how busy a GPU is
+_SELDOM = 50  # times as long as telling all of it took, they are not told of that again
+_AT_ONCE, _BREATH = 0.02, 0.1  # s of telling many where they stand, and of doing other things in between
 _MOST_NAMES = 4
 
 
 class Placing(Choosing):
     """Base of `Execution`."""
+
+    _all_untold = False
+    _told_in = _took = 0.0
+    """Seconds that telling all took the last time, and so far."""
 
     def _place(self, what: ev.Place) -> None:
         if what.attempt == 0:
@@ -50,7 +58,7 @@ class Placing(Choosing):
             self._handle(ev.NotPlaced(id=what.id, message=entry.allocation.message))
             return
         if not entry.waiting:  # nobody goes first for asking in the moment in which something has become free
-            self._place_waiting(before=entry)
+            self._place_waiting_before(entry)
         try:
             choice = self._choose(entry)
         except GpufitError as error:
@@ -81,8 +89,8 @@ class Placing(Choosing):
         self._handle(ev.NotPlaced(id=id, message=error.message, never=never))
         if (entry := self._ledger.entries.get(id)) is not None and entry.waiting:
             queue = [other.id for other in self._ledger.queue() if other.waiting]  # whoever asked is told at once
-            self._tell(entry, queue.index(id) + 1, len(queue), self._outlook())
-            self._make_room()  # and the others are told of it
+            self._tell(entry, queue.index(id) + 1, len(queue))
+            self._tell_all_in(_ROOM_PAUSE)  # and the others are told of it
 
     def _placed(self, id: str, choice: Choice) -> ev.Placed:
         assert choice.decision is not None
@@ -100,24 +108,42 @@ class Placing(Choosing):
 
     # --- those that wait
 
-    def _make_room(self, pause: float = _ROOM_PAUSE) -> None:
-        """Something changed: what waits may fit now."""
-        if self._room is None and not self._dead:
-            self._room = asyncio.get_running_loop().call_later(max(pause, self._rest), self._retry_waiting)
+    def _make_room(self, soon: bool = True) -> None:
+        """Something changed: what waits may fit now. Or (not `soon`) only something that they are told of, perhaps."""
+        if soon:
+            self._changes += 1
+            self._found.forget()
+        if self._dead:
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + max(self._rest, _ROOM_PAUSE if soon else max(_NEWS_PAUSE, _SELDOM * self._told_in))
+        if self._room is not None and at < self._room.when():
+            self._room.cancel()
+            self._room = None
+        if self._room is None:
+            self._room = loop.call_at(at, self._retry_waiting)
 
     def _retry_waiting(self) -> None:
         self._room = None
+        self._found.forget()  # also what only time has changed
         began = time.perf_counter()
         self._place_waiting()
         self._rest = _REST * (time.perf_counter() - began)
-        self._untold |= dict.fromkeys(entry.id for entry in self._ledger.queue())
-        if self._telling is None:
-            self._tell_on()
+        self._tell_all_in(0.0)
 
-    def _place_waiting(self, before: Entry | None = None) -> None:
-        if not self._open:
-            return
-        self._execute(self._ledger.retry_waiting(self._clock(), before))
+    def _place_waiting(self) -> None:
+        if self._open:
+            self._tried = self._changes, (math.inf,)
+            self._execute(self._ledger.retry_waiting(self._clock()))
+
+    def _place_waiting_before(self, entry: Entry) -> None:
+        """Those that were tried since something changed last (as each is when it comes) need not be tried again."""
+        changes, behind = self._tried
+        if changes != self._changes:
+            behind = ()
+        if behind < entry.rank and self._open:
+            self._tried = self._changes, entry.rank
+            self._execute(self._ledger.retry_waiting(self._clock(), entry, behind))
 
     def _notify(self, what: ev.Notify) -> None:
         allocation = self._ledger.entries[what.id].allocation
@@ -125,28 +151,36 @@ class Placing(Choosing):
         if allocation.state is State.ENDED and allocation.node is None:
             self._make_room()  # it waited, perhaps: others move up
 
+    def _tell_all_in(self, seconds: float) -> None:
+        """Tell all that wait where they stand; one that is about to be told already is not told later for that."""
+        self._all_untold = True
+        if self._telling is None and not self._dead:
+            self._telling = asyncio.get_running_loop().call_later(seconds, self._tell_on)
+
     def _tell_on(self) -> None:
         """Tell those that wait where they stand, as far as that has changed; many of them bit by bit."""
         self._telling = None
         began = time.perf_counter()
-        if not self._untold:
-            return
-        waiting = (entry for entry in self._ledger.queue() if entry.waiting)
-        positions = {entry.id: position for position, entry in enumerate(waiting, 1)}
-        outlook = self._outlook()
+        waiting = [entry.id for entry in self._ledger.queue() if entry.waiting]
+        if self._all_untold:
+            self._all_untold, self._took = False, 0.0
+            self._untold |= dict.fromkeys(waiting)
+        positions = {id: position for position, id in enumerate(waiting, 1)}
         while self._untold and not self._dead:
             id = next(iter(self._untold))
             del self._untold[id]
             if id in positions:
-                self._tell(self._ledger.entries[id], positions[id], len(positions), outlook)
+                self._tell(self._ledger.entries[id], positions[id], len(positions))
             if self._untold and time.perf_counter() - began > _AT_ONCE:
-                self._telling = asyncio.get_running_loop().call_later(_AT_ONCE, self._tell_on)
-                return
+                self._telling = asyncio.get_running_loop().call_later(_BREATH, self._tell_on)
+                break
+        self._took += time.perf_counter() - began
+        self._told_in = max(self._took, self._told_in if self._untold else 0.0)
 
-    def _tell(self, entry: Entry, position: int, of: int, outlook: Outlook) -> None:
-        self._handle(ev.Ranked(id=entry.id, queue=self._standing(entry, position, of, outlook)))
+    def _tell(self, entry: Entry, position: int, of: int) -> None:
+        self._handle(ev.Ranked(id=entry.id, queue=self._standing(entry, position, of)))
 
-    def _standing(self, entry: Entry, position: int, of: int, outlook: Outlook) -> Queued:
+    def _standing(self, entry: Entry, position: int, of: int) -> Queued:
         now = entry.allocation
         until = entry.waits_until
         try:
@@ -154,15 +188,21 @@ class Placing(Choosing):
         except GpufitError as error:  # what it may have has changed since it began to wait: it ends with the next look
             return Queued(position=position, of=of, until=until, missing=error.message)
         helps, start = choice.frees, None
-        if choice.unfit:
-            first = not self._before(entry)
-            helps, start = self._needs(now, frees(outlook, now.request, self._excluded(entry)), first, outlook.now)
+        if choice.unfit and choice.decision is not None and choice.decision.never:
+            helps = (
+                "the cluster has become smaller since it was asked for: ask for less, or wait until it has enough again"
+            )
+        elif choice.unfit:
+            needed, when = self._frees(entry)
+            helps, start = self._needs(now, needed, self._comes_first(entry), when)
         return Queued(position=position, of=of, until=until, missing=choice.missing(), frees=helps, start=start)
 
     def _needs(self, asked: Allocation, start: Start | None, first: bool, now: float) -> tuple[str, float | None]:
         """What has to end for one that fits nowhere now, in a sentence, and when that will be, if it is the first."""
         if start is None:
-            return "even when all allocations end it does not fit: programs use GPUs, or a node cannot be used", None
+            unknown = ", or the size of its machine is not known" if asks(asked.request) else ""
+            why = f"programs use GPUs, or a node cannot be used{unknown}"
+            return f"even when all allocations end it does not fit: {why}", None
         names = [self._called(id, asked) for id in start.after]
         several = len(names) > 1
         if len(names) > _MOST_NAMES:

@@ -14,34 +14,40 @@ The patent's four stages, and the two readings of them:
     4 fits                every idle GPU has the memory asked            some N of them have
     mounted               every idle GPU                                 exactly those N
 
+Two more differ from `best-fit` in stage 3 alone; they are next door, with numpy, in `potentials.py`.
+
 (*) Where the letter leaves no sense or contradicts the rest, `Claim` deviates from it in two ways; see there.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from ..errors import InvalidValue
+from ..memory import compare
 from ..models import Gpu, Node, Placement, Request
 from .assign import assign, free_of, offers, shortfall
-from .candidates import Pool, compare
+from .candidates import Pool
 
 if TYPE_CHECKING:
+    from .mix import Mix
     from .shelves import Columns, Mask
     from .terrain import Terrain
 
-__all__ = ["POLICIES", "BestFit", "Claim", "Policy", "find", "register"]
+__all__ = ["POLICIES", "BestFit", "Claim", "Policy", "find", "names", "register"]
 
 
 class Policy(ABC):
-    """How the four stages are read. Stateless. A stage returns why the node does not pass, `None` if it does."""
+    """How the four stages are read. Immutable. A stage returns why the node does not pass, `None` if it does."""
 
     name: ClassVar[str]
-    by: ClassVar[str] = "the fullest node first: fewest idle GPUs, then least free memory"
+    by: str = "the fullest node first: fewest idle GPUs, then least free memory"
     """What stage 3 goes by, for people."""
+    learns: ClassVar[bool] = False
+    """Whether `learned` is another one than the policy itself."""
 
     @abstractmethod
     def enough(self, pool: Pool) -> str | None:
@@ -64,6 +70,10 @@ class Policy(ABC):
         """What gives that order for many nodes at once, if it is not the one of `order` above. The index keeps it up to
         date; `before`: the one it has kept so far, which may be made this policy's."""
         return None
+
+    def learned(self, mix: Mix, nodes: Iterable[Node]) -> Self:
+        """The policy for what is known of what people ask of these nodes. Called on any thread; may take its time."""
+        return self
 
     @abstractmethod
     def fits(self, pool: Pool) -> str | None:
@@ -218,11 +228,18 @@ class Claim(BestFit):
 
 
 POLICIES: dict[str, Policy] = {}
+_POTENTIALS = ("balance", "fragmentation")
+"""Names of those of `potentials.py`, which needs numpy: they come to `POLICIES` when the first of them is asked for."""
+
+
+def names() -> list[str]:
+    """Of all policies."""
+    return sorted({*POLICIES, *_POTENTIALS})
 
 
 def register(policy: Policy) -> None:
     """Make `policy` known by its name. Raises `InvalidValue` if the name is taken."""
-    if policy.name in POLICIES:
+    if policy.name in names():
         raise InvalidValue(f"there is a policy {policy.name!r} already; give this one another name")
     POLICIES[policy.name] = policy
 
@@ -231,8 +248,13 @@ def find(policy: str | Policy) -> Policy:
     """The policy of that name (or the policy itself). Raises `InvalidValue` naming those there are."""
     if isinstance(policy, Policy):
         return policy
+    if policy in _POTENTIALS and policy not in POLICIES:
+        from .potentials import Balance, Fragmentation
+
+        for potential in (Balance(), Fragmentation()):
+            POLICIES.setdefault(potential.name, potential)
     if not isinstance(policy, str) or policy not in POLICIES:
-        raise InvalidValue(f"there is no policy {policy!r}; use one of {', '.join(sorted(POLICIES))}")
+        raise InvalidValue(f"there is no policy {policy!r}; use one of {', '.join(names())}")
     return POLICIES[policy]
 
 

@@ -5,8 +5,8 @@ and which GPUs of the node are taken, are those of `best-fit`; stage 3 alone is 
 
     mix.py ─ Demand ─→ Fragmentation, Balance ─ height, blocks ─→ terrain.py → stage 3's key of each node
 
-What both go by is what people ask for (`mix.py`): `learned` gives the policy that knows it. Without it they are what
-they are when nothing is known. Both are immutable.
+What both go by is what people ask for (`mix.py`): `learned` gives the policy that knows it. Until then the order is the
+one of `best-fit`, too: heights by which all requests are alike would break up what is whole. Both are immutable.
 """
 
 from __future__ import annotations
@@ -32,22 +32,34 @@ class Potential(BestFit):
     """`best-fit`, but for the order of the nodes: where placing raises the height least comes first."""
 
     by = "the node first where it costs least of what others could use"
+    learns = True
 
     def __init__(self, demand: Demand = NOTHING) -> None:
         self.demand = demand
+        if not self.knows:
+            self.by = f"{BestFit.by} (until more is known of what people ask for)"
+
+    @property
+    def knows(self) -> bool:
+        """Whether there is anything to go by."""
+        return self.demand is not NOTHING
 
     def learned(self, mix: Mix, nodes: Iterable[Node]) -> Self:
         """The policy for what is known now of what people ask. Takes tens of milliseconds."""
         return type(self)(demand(mix, nodes))
 
-    def terrain(self, before: Terrain | None) -> Terrain:
+    def terrain(self, before: Terrain | None) -> Terrain | None:
+        if not self.knows:
+            return None
         if before is None:
             return Terrain(self)
         before.go_by(self)
         return before
 
     def ordering(self, nodes: Sequence[Node], request: Request) -> Callable[[Pool], tuple[int, int]]:
-        costs = Terrain(self, enumerate(nodes)).costs(request).tolist()
+        if not self.knows:
+            return self.order
+        costs = Terrain(self, enumerate(nodes)).costs(request, np.arange(len(nodes))).tolist()
         of_each = {node.name: cost for node, cost in zip(nodes, costs, strict=True)}
         return lambda pool: (of_each[pool.node.name], 0)
 
@@ -102,26 +114,26 @@ class Fragmentation(Potential):
     """
 
     name = "fragmentation"
+    without = 0.13
+    """The part of all work that asks for no GPU, to which all that is free is of no use; as on the trace that it
+    was made for. We never see such work, but it decides how roughly rises are told apart: without it the trace's
+    default load fills some tenths of a point less, by the authors' rules (`bench/trace_references.py`), too."""
 
     def tables(self, kinds: tuple[Kind, ...]) -> _Sizes:
         needs: dict[tuple[tuple[int, ...], int], None] = {}
         rows = []
-        for shape, part in self.demand.typical or ((None, 1.0),):
-            if shape is None:  # nothing is known: whole GPUs
-                each, gpus, cores = [WHOLE] * len(kinds), 1, 0.0
-            else:
-                match: Any = (lambda model: True) if shape.gpu_model is None else model_glob(shape.gpu_model)
-                whole = [WHOLE if need(shape.size, kind) <= WHOLE else WHOLE + 1 for kind in kinds]
-                each = whole if shape.whole else [max(1, need(shape.size, kind)) for kind in kinds]
-                each = [size if match(kind.model) else WHOLE + 1 for size, kind in zip(each, kinds, strict=True)]
-                gpus, cores = shape.gpus, shape.cores
-            needs.setdefault((tuple(each), gpus))
-            rows.append(((tuple(each), gpus), cores, part))
+        for shape, part in self.demand.typical:
+            match: Any = (lambda model: True) if shape.gpu_model is None else model_glob(shape.gpu_model)
+            whole = [WHOLE if need(shape.size, kind) <= WHOLE else WHOLE + 1 for kind in kinds]
+            each = whole if shape.whole else [max(1, need(shape.size, kind)) for kind in kinds]
+            each = [size if match(kind.model) else WHOLE + 1 for size, kind in zip(each, kinds, strict=True)]
+            needs.setdefault((tuple(each), shape.gpus))
+            rows.append(((tuple(each), shape.gpus), shape.cores, part))
         sizes = {size: at for at, size in enumerate(needs)}
         steps = sorted({cores for _, cores, _ in rows})
         parts = np.zeros((len(steps) + 1, len(sizes)))
         for size, cores, part in rows:
-            parts[steps.index(cores) + 1 :, sizes[size]] += part
+            parts[steps.index(cores) + 1 :, sizes[size]] += part * (1 - self.without)
         return _Sizes(
             np.array([each for each, _ in sizes], dtype=np.int64).T.reshape(len(kinds), len(sizes)),
             np.array([gpus for _, gpus in sizes], dtype=np.int64),
@@ -163,15 +175,12 @@ class Setting:
     """... what that can serve,"""
     sought: float = 0.35
     """... how sought after the GPUs are (`Demand.prices`);"""
-    started: float = 0.1
-    """it rises for each GPU that is not all taken, the more the less is free (to the power of 0.6),"""
-    spread: float = 0.15
-    """... by what is free in all (to the power of 0.95),"""
-    short: float = 0.41
-    """... by what is worth nothing for want of cores: most, if there are less than this part of those that come with
-    GPUs,"""
-    ample: float = 1.84
-    """... and a little by cores that nobody will use, which are those beyond this many times as many,"""
+    gather: float = 0.15
+    """it rises for what is scattered: for each GPU that is not all taken, the more the less is free (to the power of
+    0.6), and for what is free on the node in all (to the power of 0.95),"""
+    cores: float = 2.0
+    """... by what is worth nothing for want of cores: most, if there are this many times less than come with GPUs; and
+    a little by cores that nobody will use, those beyond this many times as many,"""
     idle_core: float = 0.0012
     """for each of them."""
 
@@ -219,7 +228,7 @@ class Balance(Potential):
         for kind in kinds:
             value = self.demand.value(kind.total)
             use.append(value)
-            height = by.started * part**0.6 - by.worth * value
+            height = by.gather * part**0.6 - by.worth * value
             own.append(height - by.sought * self.demand.prices.get(kind, 1.0) * part)
         may: dict[tuple[bool, ...], list[int]] = {}
         for at, block in enumerate(self.blocks):
@@ -236,14 +245,14 @@ class Balance(Potential):
     def height(self, rooms: Rooms, tables: _Worths) -> Floats:
         by, at = self.setting, rooms.kind * (WHOLE + 1) + rooms.free
         use = tables.use.take(at).sum(axis=0)
-        height = np.asarray(tables.own.take(at).sum(axis=0) + by.spread * use**0.95)
+        height = np.asarray(tables.own.take(at).sum(axis=0) + by.gather * use**0.95)
         if (per_gpu := self.demand.cores) is None:
             return height
         cores = rooms.cores
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            short = cores / (by.short * per_gpu * use)
+            short = cores * by.cores / (per_gpu * use)
             of_cores = use * np.exp(-(short * short * short))
-            of_cores += by.idle_core * np.maximum(0.0, cores - by.ample * per_gpu * use)
+            of_cores += by.idle_core * np.maximum(0.0, cores - by.cores * per_gpu * use)
         of_cores[np.isnan(of_cores)] = 0.0  # where they are not known, or there is nothing at all
         return np.asarray(height + of_cores)
 

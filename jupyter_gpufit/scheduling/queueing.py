@@ -104,13 +104,17 @@ class Queueing(Steps):
             missing = event.queue.missing
             self._set(entry, queue=event.queue, message=_after_all(entry, missing) or entry.allocation.message)
 
-    def retry_waiting(self, now: float, before: Entry | None = None) -> list[Instruction]:
-        """Somewhere there may be room: place those that wait, in their order; with `before` only those ahead of it."""
+    def retry_waiting(
+        self, now: float, before: Entry | None = None, behind: tuple[float, ...] = ()
+    ) -> list[Instruction]:
+        """Somewhere there may be room: place those that wait, in their order; with `before` only those ahead of it, and
+        only those `behind` a rank."""
         self._now, self._out = now, []
         for entry in self.queue():
             if before is not None and entry.rank > before.rank:
                 break
-            self._place_again(entry)
+            if entry.rank > behind:
+                self._place_again(entry)
         return self._out
 
     def _place_again(self, entry: Entry) -> None:

@@ -49,7 +49,7 @@ class LocalScheduler(ForKernels):
 
     def about(self, owner: str) -> About:
         """What `owner` has to know to ask for something."""
-        return about(self._cluster.inventory, self._policy(), owner)
+        return about(self._cluster.inventory, self._policy_name(), owner)
 
     def explain(self, request: Request) -> Decision:
         """A dry run of `request`."""
@@ -71,10 +71,13 @@ class LocalScheduler(ForKernels):
             raise Conflict("this scheduler runs no kernels; ask with the id of the kernel that will run there")
         request = admit(request, self._cluster.inventory.quota(owner))
         id = secrets.token_hex(6)
+        self._learning.count(request)
+        self._recorder.asked(id, request, self._clock())
         self._handle(ev.Requested(id=id, name=name, owner=owner, request=request, kernel_id=kernel_id))
         entry = self._ledger.entries.get(id)
         if entry is None:
             refusal = self._errors.pop(id, {}).get(Work.PLACE)
+            self._recorder.refused(id, refusal, self._clock())
             raise refusal or RuntimeError(f"selection failed for {request.describe()}; the log says why")
         await self._written()  # what was answered is not forgotten in a crash
         return entry.allocation
@@ -94,8 +97,11 @@ class LocalScheduler(ForKernels):
         names = named(requests, request.name or fresh_name(self._records, self._random))
         requests = [replace(one, name=name) for one, name in zip(requests, names, strict=True)]
         self._check_names(names, owner)
+        for one in requests:
+            self._learning.count(one)
         if (decision := self._would_get(requests[0])).never:
-            raise decision.refusal()  # before anything is copied
+            self._recorder.never(requests, refusal := decision.refusal(), self._clock())
+            raise refusal  # before anything is copied
         ids = [secrets.token_hex(6) for _ in requests]
         try:
             await self._jobs.check_in(ids, requests[0])
@@ -114,12 +120,14 @@ class LocalScheduler(ForKernels):
         made: list[str] = []
         behind = ""
         for id, request in requests.items():
+            self._recorder.asked(id, request, self._clock())
             asked = ev.Requested(id=id, name=str(request.name), owner=owner, request=request, behind=behind)
             self._handle(asked)
             if id not in self._ledger.entries:
                 for other in made:
                     self._handle(ev.ReleaseAsked(id=other, message=f"{request.name!r} of the same sweep was refused"))
                 refusal = self._errors.pop(id, {}).get(Work.PLACE)
+                self._recorder.refused(id, refusal, self._clock())
                 raise refusal or RuntimeError(f"selection failed for {request.describe()}; the log says why")
             made.append(id)
             entry = self._ledger.entries[id]

@@ -46,6 +46,8 @@ class Steps(Books):
             folder=now.request.folder,
             workspace=entry.job is not None,
             write_models=now.request.write_models,
+            cpus=now.request.cpus,
+            ram=now.request.host_memory,
         )
         self._set(entry, progress=Progress(phase="creating"))
         # the pause before a try elsewhere is `Place`'s; a restart has no `Place`

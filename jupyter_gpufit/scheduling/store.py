@@ -17,7 +17,11 @@ Schedulers that are *embedded* in a program (nbclient, a magic without a server)
 then wants its own back. A server takes over both kinds.
 
 Beside each entry its *memories* are kept: what it takes to go on with its kernel. They have the kernel's keys in them.
-So the file is its owner's alone (mode 0600 in a directory of 0700), and what is deleted is overwritten.
+So the file is its owner's alone (mode 0600 in a directory of 0700), and what is deleted is overwritten, also
+in the write-ahead log, within a second or so.
+
+*Facts* are what the scheduler knows apart from any allocation (what people ask for): few, small, and its own. One that
+has none of a name begins with what it finds in the files that it takes over when it is opened.
 
 What is *kept* of an allocation (what it printed, what it used) stays until its entry is forgotten. It may be large, so
 it is not held in memory, but read when somebody asks.
@@ -48,11 +52,14 @@ from .entries import Entry
 __all__ = ["MEMORY", "Store", "StoreLocked"]
 
 MEMORY: Literal[":memory:"] = ":memory:"
-SCHEMA = 3
+SCHEMA = 4
 AGAIN = 5.0
 """Seconds after a transaction that failed (a full disk), until it is tried again."""
 GATHER = 0.01
 """Seconds that changes are gathered before they are written in one transaction."""
+TIDY = 1.0
+"""Seconds that what was deleted may still be in the write-ahead log, if that was emptied just before: emptying it waits
+for the disk to sync, twice, and whoever waits for what they saved to be written then waits for that."""
 MOST_FILES = 64
 MOST_IDS = 1000
 """Former scheduler ids that are remembered, latest first."""
@@ -66,6 +73,9 @@ _SINCE_2 = """
 """
 _SINCE_3 = """
     CREATE TABLE kept (id TEXT, part TEXT, data BLOB NOT NULL, PRIMARY KEY (id, part));
+"""
+_SINCE_4 = """
+    CREATE TABLE facts (name TEXT PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID;
 """
 _KEPT_OF_LIVE = "SELECT id, part, data FROM kept WHERE id IN (SELECT id FROM entries WHERE NOT ended)"
 
@@ -89,16 +99,24 @@ class Store:
         object as long as there is the store, which grows."""
         self.memories: dict[str, dict[str, bytes]] = {}
         """Allocation → part → what is remembered."""
+        self.facts: dict[str, bytes] = {}
+        """By name."""
         self.alone = True
         """Whether nobody else used the directory when it was opened."""
         self._connection, self._thread, self._log = connection, thread, log
         self._waiting: dict[str, tuple[bool, bytes] | None] = {}
         self._memories_waiting: dict[tuple[str, str], bytes | None] = {}
         self._kept_waiting: dict[tuple[str, str], bytes | None] = {}
+        self._facts_waiting: dict[str, bytes] = {}
         self._free: dict[Path, float] = {}  # other files with something live in them -> since when nobody uses them
         self._stuck: list[sqlite3.Connection] = []  # of files that could not be emptied when they were taken over
         self._lock = threading.Lock()
         self._timer: asyncio.TimerHandle | None = None
+        self._writing = False
+        self._next: asyncio.Future[None] | None = None  # the last write that somebody waits for
+        self._begun = False  # ... it or another one since
+        self._untidy = False  # what was deleted is still in the write-ahead log
+        self._tidied = -TIDY  # when that was emptied last, by the loop's clock
         self._loop: asyncio.AbstractEventLoop
         self._closed = False
 
@@ -114,11 +132,14 @@ class Store:
         log = log or logging.getLogger(__name__)
         work = thread.submit(cls._open, where, thread, log, embedded)
         try:
-            return await asyncio.shield(asyncio.wrap_future(work))
+            store, entries = await asyncio.shield(asyncio.wrap_future(work))
         except BaseException:
             thread.submit(_close_late, work)
             thread.shutdown(wait=False)
             raise
+        store._loop = asyncio.get_running_loop()
+        store._tidy_later()  # of a process before this one, which may have been killed just before it did
+        return store, entries
 
     def save(self, entry: Entry) -> None:
         """Write `entry` as it is now, soon. Never blocks, never fails (what the disk says is logged)."""
@@ -148,6 +169,15 @@ class Store:
         """Nobody will go on with its kernel."""
         for part in list(self.memories.get(id, ())):
             self.remember(id, part, None)
+
+    def note(self, name: str, fact: bytes) -> None:
+        """Keep `fact`, soon, in the place of the one of that name. As `save`."""
+        self.facts[name] = fact
+        with self._lock:
+            if self._closed:
+                return
+            self._facts_waiting[name] = fact
+        self._write_later()
 
     def keep(self, id: str, part: str, data: bytes | None) -> None:
         """Keep `data` with the entry until that is forgotten, soon, in the place of what was kept as that `part`
@@ -185,7 +215,13 @@ class Store:
         """Wait until all that was saved is written. Raises `StoreError` if it cannot be."""
         if self._closed:
             return
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._write, True)
+        with self._lock:
+            if not (self._writing or self._is_waiting()):
+                return
+        if self._next is None or self._begun:  # else it takes what is there when its turn comes, for everybody
+            self._begun = False
+            self._next = asyncio.get_running_loop().run_in_executor(self._thread, self._write, True)
+        await asyncio.shield(self._next)
 
     async def close(self) -> None:
         """Write what is left, and let go of the file. Idempotent. A disk that refuses is logged."""
@@ -251,6 +287,8 @@ class Store:
         with _errors(self.path), self._connection as here:
             for there in others:
                 _copy(there, here)
+                facts = there.execute("SELECT name, data FROM facts").fetchall()
+                here.executemany("INSERT OR IGNORE INTO facts VALUES (?, ?)", facts)
             here.execute("DELETE FROM kept WHERE id NOT IN (SELECT id FROM entries)")
             here.execute("INSERT INTO schedulers (id) VALUES (?)", (self.scheduler,))
             here.execute("DELETE FROM schedulers WHERE number <= (SELECT MAX(number) FROM schedulers) - ?", (MOST_IDS,))
@@ -261,6 +299,7 @@ class Store:
             rows = self._connection.execute("SELECT id, data FROM entries").fetchall()
             for id, part, data in self._connection.execute("SELECT id, part, data FROM memories"):
                 self.memories.setdefault(id, {})[part] = data
+            self.facts = dict(self._connection.execute("SELECT name, data FROM facts").fetchall())
         return sorted(self._entries(rows), key=lambda entry: entry.allocation.created)
 
     def _adopt(self, wait: float) -> tuple[list[Entry], set[str], list[tuple[str, str, bytes]]]:
@@ -342,24 +381,37 @@ class Store:
 
     def _write_later(self) -> None:
         if self._timer is None:
-            self._loop = asyncio.get_running_loop()
             self._timer = self._loop.call_later(GATHER, self._write_soon)
 
     def _write_soon(self) -> None:
         self._timer = None
-        if not self._closed:
+        with self._lock:
+            idle = self._closed or not self._is_waiting()  # what was waited for is written already
+        if not idle:
             self._thread.submit(self._write)
 
     def _write_again(self) -> None:
         if self._timer is None and not self._closed:
             self._timer = self._loop.call_later(AGAIN, self._write_soon)
 
+    def _is_waiting(self) -> bool:
+        return bool(self._waiting or self._memories_waiting or self._kept_waiting or self._facts_waiting)
+
     def _write(self, strict: bool = False) -> None:
+        with self._lock:
+            self._writing = self._begun = True
+        try:
+            self._write_now(strict)
+        finally:
+            self._writing = False
+
+    def _write_now(self, strict: bool) -> None:
         with self._lock:
             rows, self._waiting = self._waiting, {}
             memories, self._memories_waiting = self._memories_waiting, {}
             keeping, self._kept_waiting = self._kept_waiting, {}
-        if not rows and not memories and not keeping:
+            facts, self._facts_waiting = self._facts_waiting, {}
+        if not rows and not memories and not keeping and not facts:
             return
         kept = [(id, *row) for id, row in rows.items() if row is not None]
         gone = [(id,) for id, row in rows.items() if row is None]
@@ -376,18 +428,41 @@ class Store:
                 here.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", parts)
                 here.executemany("DELETE FROM kept WHERE id = ? AND part = ?", no_parts)
                 here.executemany("DELETE FROM kept WHERE id = ?", gone)
-            if forgotten or any(ended for _, ended, _ in kept):  # out of the write-ahead log, too
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                here.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", list(facts.items()))
         except sqlite3.Error as error:
             with self._lock:  # with the next one; what is newer by then stays
                 self._waiting = rows | self._waiting
                 self._memories_waiting = memories | self._memories_waiting
                 self._kept_waiting = keeping | self._kept_waiting
+                self._facts_waiting = facts | self._facts_waiting
             message = f"{self.path} cannot be written: {error}; allocations would not survive a crash now"
             self._log.error(message)
             self._loop.call_soon_threadsafe(self._write_again)
             if strict:
                 raise StoreError(message) from error
+            return
+        if not self._untidy and (forgotten or any(ended for _, ended, _ in kept)):
+            self._untidy = True
+            self._loop.call_soon_threadsafe(self._tidy_later)
+
+    def _tidy_later(self, wait: float = 0.0) -> None:
+        wait = max(wait, self._tidied + TIDY - self._loop.time())
+        if wait > 0:
+            self._loop.call_later(wait, self._tidy_later)
+        elif not self._closed:
+            self._tidied = self._loop.time()
+            self._thread.submit(self._tidy)
+
+    def _tidy(self) -> None:
+        """What was deleted goes out of the write-ahead log, too."""
+        self._untidy = False
+        try:
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.Error as error:
+            self._untidy = True
+            self._log.error("what was deleted from %s is still in its write-ahead log: %s", self.path, error)
+            if not self._closed:
+                self._loop.call_soon_threadsafe(self._tidy_later, AGAIN)
 
     def _read_kept(self, id: str, part: str) -> bytes | None:
         with self._lock:
@@ -405,6 +480,8 @@ class Store:
     def _end(self) -> None:
         try:
             self._write()
+            if self._untidy:
+                self._tidy()
         finally:
             for connection in (*self._stuck, self._connection):
                 connection.close()
@@ -487,7 +564,7 @@ def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
     connection.execute("PRAGMA secure_delete = ON")
     connection.execute("BEGIN IMMEDIATE")  # takes the lock, which is then kept
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    for since, tables in ((0, _TABLES), (1, _SINCE_2), (2, _SINCE_3)):
+    for since, tables in ((0, _TABLES), (1, _SINCE_2), (2, _SINCE_3), (3, _SINCE_4)):
         for statement in filter(str.strip, tables.split(";") if version <= since else ()):
             connection.execute(statement)
     if version in (1, 2):

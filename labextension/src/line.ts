@@ -26,6 +26,8 @@ export function lineOf(request: Partial<Request>, env: readonly string[] = []): 
     }
   };
   option('--memory', sizes.some(size => size > 0) ? memoryWord(sizes) : undefined);
+  option('--cpus', request.cpus === undefined ? undefined : String(request.cpus));
+  option('--ram', request.ram === undefined ? undefined : exactSize(parseSize(request.ram)));
   option('--name', name);
   option('--image', image);
   option('--time', time === undefined ? undefined : exactDuration(parseDuration(time)));

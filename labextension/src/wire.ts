@@ -66,12 +66,26 @@ export interface Node {
   model_store: boolean;
   /** Whether that may be written. */
   models_write: boolean;
+  /** Cores of the machine. */
+  cpus: number | null;
+  /** Those that no allocation asked for. */
+  cpus_free: number | null;
+  /** The most that one allocation may have; `null`: all. */
+  cpus_limit: number | null;
+  /** Bytes of the machine's own memory; the others likewise. */
+  ram: number | null;
+  ram_free: number | null;
+  ram_limit: number | null;
 }
 
 /** Body of `POST allocations` and `POST explain`. */
 export interface Request {
   gpus: number;
   memory: number | string | (number | string)[];
+  /** Cores of the machine, for all of it. */
+  cpus?: number;
+  /** Of the machine's own memory, likewise. */
+  ram?: number | string;
   name?: string;
   image?: string;
   time?: number | string;

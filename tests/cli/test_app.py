@@ -79,6 +79,8 @@ def test_version_and_help(capsys: Captured) -> None:
         ("request 2 --memroy 16GiB", "no option --memroy; did you mean --memory?"),
         ("request 2 --memory 16Q", "'16Q' is not a size of memory"),
         ("request 0", "gpus is 0"),
+        ("request --cpus 0", "cpus is 0; ask for more than 0"),
+        ("train fit.py --ram 3", "'3' has no unit; write '3GiB'"),
         ("release", "name the allocation to release"),
         ("train", "the following arguments are required: WHAT"),
         ("train fit.py --lr 1", "there is no option --lr; what the script itself gets comes last, after --"),
@@ -109,7 +111,7 @@ def test_mistakes_end_with_2_and_a_sentence(line: str, said: str, capsys: Captur
 def test_without_a_server_it_can_look(inventory: str, capsys: Captured) -> None:
     assert main(["nodes", "--inventory", inventory]) == 0
     table = capsys.readouterr().out
-    assert table.splitlines()[0].split() == ["node", "GPUs", "idle", "most", "free", "note"]
+    assert " ".join(table.splitlines()[0].split()) == "node GPUs idle most free CPUs free RAM free note"
     assert "unhealthy: Xid 79" in table
     assert main(["nodes", "--json", "--inventory", inventory]) == 0
     assert [node["name"] for node in json.loads(capsys.readouterr().out)] == ["atlas", "brook", "cedar", "dune"]
@@ -120,6 +122,12 @@ def test_without_a_server_it_can_look(inventory: str, capsys: Captured) -> None:
     assert "busy" in capsys.readouterr().out
     assert main(["explain", "2", "--memory", "16GiB", "--inventory", inventory]) == 0
     assert "chosen" in capsys.readouterr().out
+    assert main(["explain", "--cpus", "0.5", "--ram", "256MiB", "--inventory", inventory]) == 0
+    assert "1 GPU, 0.5 CPUs, 256 MiB RAM" in capsys.readouterr().out
+    assert main(["explain", "--cpus", "4096", "--inventory", inventory]) == 1
+    assert "4096 asked" in capsys.readouterr().out
+    assert main(["--inventory", inventory, "--json"]) == 0
+    assert all(node["cpus_free"] == node["cpus"] for node in json.loads(capsys.readouterr().out)["nodes"])
     assert main(["explain", "9", "--memory", "16GiB", "--json", "--inventory", inventory]) == 1
     assert json.loads(capsys.readouterr().out)["node"] is None
 

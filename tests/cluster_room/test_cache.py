@@ -395,3 +395,60 @@ def test_the_same_models_are_no_news(cache: Cache) -> None:
     assert cache.node("n1").models is first, "so that nobody has to compare a thousand"
     cache.reported("n1", report(models=(StoredModel(name="bert", size=2),)))
     assert told.take() == ["n1"]
+
+
+# --- the machine around the GPUs
+
+
+def of_host(cache: Cache, name: str = "n1") -> tuple[float | None, ...]:
+    node = cache.node(name)
+    return node.cpus, node.cpus_free, node.ram, node.ram_free
+
+
+def test_a_machine_is_not_known_until_its_launcher_tells(cache: Cache) -> None:
+    told = Told()
+    cache.on_change(told)
+    told.clear()
+    assert of_host(cache) == (None, None, None, None)
+    cache.set_host("n1", 8.0, 64 * GiB)
+    cache.set_host("n1", 8.0, 64 * GiB)
+    assert of_host(cache) == (8, 8, 64 * GiB, 64 * GiB)
+    assert told.take() == ["n1"], "once"
+    cache.reported("n1", report())
+    assert of_host(cache) == (8, 8, 64 * GiB, 64 * GiB)
+    told.clear()
+    cache.set_host("n1", 8.0, None)
+    assert of_host(cache) == (8, 8, None, None)
+    cache.set_host("n1", None, None)
+    cache.set_host("n2", None, None)
+    assert of_host(cache) == (None, None, None, None)
+    assert told.take() == ["n1", "n1"]
+
+
+def test_what_allocations_asked_of_the_machine_is_not_free(cache: Cache) -> None:
+    cache.set_host("n1", 8.0, 64 * GiB)
+    told = Told()
+    cache.on_change(told)
+    told.clear()
+    cache.set_claims("ledger", "n1", [claim("a", cpus=2.5, ram=GiB)])
+    assert of_host(cache) == (8, 5.5, 64 * GiB, 63 * GiB)
+    cache.set_claims("engine", "n1", [claim("a", cpus=2.5, ram=GiB, container="c"), claim("b", cpus=0.1), claim("c")])
+    assert of_host(cache) == (8, 5.4, 64 * GiB, 63 * GiB), "once, although two tell of it"
+    cache.set_claims("engine", "n1", [claim("b", cpus=7), claim("d", ram=80 * GiB)])
+    assert of_host(cache) == (8, 0, 64 * GiB, 0), "never less than nothing"
+    assert told.take() == ["n1"] * 3
+    cache.set_claims("ledger", "n1", [])
+    cache.set_claims("engine", "n1", [])
+    assert of_host(cache) == (8, 8, 64 * GiB, 64 * GiB)
+
+
+def test_what_one_may_have_is_the_inventorys_and_what_is_known_of_a_machine_outlasts_it(cache: Cache) -> None:
+    cache.set_host("n1", 8.0, 64 * GiB)
+    cache.set_claims("ledger", "n1", [claim(cpus=3)])
+    assert (cache.node("n1").cpus_limit, cache.node("n1").ram_limit) == (None, None)
+    cache.set_inventory(inventory(NodeSpec(name="n1", cpus=4, ram=GiB)))
+    assert (cache.node("n1").cpus_limit, cache.node("n1").ram_limit) == (4, GiB)
+    assert of_host(cache) == (8, 5, 64 * GiB, 64 * GiB)
+    cache.set_inventory(inventory("n2"))
+    cache.set_inventory(inventory("n1"))
+    assert of_host(cache) == (8, 5, 64 * GiB, 64 * GiB)

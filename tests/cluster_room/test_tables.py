@@ -38,7 +38,19 @@ LOST = Gpu(uuid="GPU-2", index=1, idle=False, allocatable=False, health="lost", 
 FREE = Gpu(uuid="GPU-3", index=2, memory_total=40 * GiB, memory_free=40 * GiB)
 MODELS = (StoredModel(name="mistral-7b"), StoredModel(name="llama-7b", size=13 * GiB, modified=1e9))
 NODES = [
-    Node(name="n1", gpus=(A100, LOST, FREE), age=1.5, driver="550", cuda="12.4", labels={"room": "b12"}, models=MODELS),
+    Node(
+        name="n1",
+        gpus=(A100, LOST, FREE),
+        age=1.5,
+        driver="550",
+        cuda="12.4",
+        labels={"room": "b12"},
+        models=MODELS,
+        cpus=8,
+        cpus_free=6.5,
+        ram=64 * GiB,
+        ram_free=48 * GiB,
+    ),
     Node(name="n2", reason="unreachable since 12:00", launcher="process"),
 ]
 ALLOCATIONS = [
@@ -47,7 +59,7 @@ ALLOCATIONS = [
         id="2",
         name="old",
         owner="me",
-        request=Request(gpus=2, image="lab/x", shared=True),
+        request=Request(gpus=2, image="lab/x", shared=True, cpus=1.5, ram=16 * GiB),
         created=1e9,
         ended=1e9 + 0.5,
         state=State.ENDED,
@@ -91,6 +103,9 @@ def test_nodes() -> None:
         50 * GiB,
     ]
     assert table.loc["n1", "labels"] == '{"room": "b12"}'
+    machine = ["cpus", "cpus_free", "ram", "ram_free"]
+    assert list(table.loc["n1", machine]) == [8, 6.5, 64 * GiB, 48 * GiB]
+    assert table.loc["n2", machine].isna().all(), "unknown, not zero"
     assert (table.loc["n2", "usable"], table.loc["n2", "launcher"]) == (False, "process")
     assert table.loc["n2", ["gpus", "idle", "memory_total", "memory_free", "age"]].isna().all(), "unknown, not zero"
 
@@ -129,7 +144,8 @@ def test_allocations() -> None:
         True,
     ]
     assert (table.loc["old", "state"], table.loc["old", "reason"]) == ("ended", "released")
-    assert table.loc["train", ["gpus", "memory", "expires", "ended", "reason"]].isna().all()
+    assert list(table.loc["old", ["cpus", "ram"]]) == [1.5, 16 * GiB]
+    assert table.loc["train", ["gpus", "memory", "cpus", "ram", "expires", "ended", "reason"]].isna().all()
     assert table.loc["old", "created"] == pd.Timestamp("2001-09-09T01:46:40Z")
     assert (table.ended - table.created)["old"] == pd.Timedelta("500ms")
 
@@ -183,8 +199,15 @@ def test_sizes_units_and_unknown() -> None:
     assert shown["reason"] == ["", "fell off the bus", ""]
     shown = cells(tables.style(tables.allocations(ALLOCATIONS)))
     assert shown["memory"] == ["?", "3 GiB"]
+    assert (shown["cpus"][1], shown["ram"][1]) == ("1.5", "16 GiB")
     assert re.fullmatch(r"2001-09-\d\d \d\d:\d\d", shown["created"][0])
-    assert cells(tables.style(tables.nodes(NODES)))["idle"] == ["1", "?"]
+    shown = cells(tables.style(tables.nodes(NODES)))
+    assert [shown[column] for column in ("idle", "cpus", "cpus_free", "ram_free")] == [
+        ["1", "?"],
+        ["8", "?"],
+        ["6.5", "?"],
+        ["48 GiB", "?"],
+    ]
 
 
 def test_bars_show_the_share() -> None:

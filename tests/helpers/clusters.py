@@ -13,6 +13,7 @@ GIB = 2**30
 EXAMPLES = int(os.environ.get("GPUFIT_EXAMPLES", "60"))
 """Clusters tried by each test. 60 is enough to catch a careless change; after a bold one run with 5000."""
 SIZES = st.sampled_from([0, 5, 10, 10, 16, 20, 40])
+RAM = 2**26
 MODELS = ("NVIDIA A100", "NVIDIA H100", "Tesla T4")
 STORED = ("bert", "llama-7b", "mistral-7b")
 
@@ -56,6 +57,18 @@ def stores() -> st.SearchStrategy[dict[str, Any]]:
 
 
 @st.composite
+def hosts(draw: st.DrawFn) -> dict[str, Any]:
+    """What is known of the machine itself: mostly all or nothing, with little free, so that near misses are common."""
+    fields: dict[str, Any] = {}
+    for what, unit in (("cpus", 0.5), ("ram", RAM)):
+        known = {"": draw(st.integers(4, 8)), "_free": draw(st.integers(0, 8)), "_limit": draw(st.integers(2, 8))}
+        told = [(), ("", "_free"), ("", "_free"), ("", "_free", "_limit"), ("_limit",), ("_free",)]
+        kept = draw(st.sampled_from(told))
+        fields |= {what + part: known[part] * unit for part in kept}
+    return fields
+
+
+@st.composite
 def node_named(draw: st.DrawFn, name: str) -> Node:
     return Node(
         name=name,
@@ -64,6 +77,7 @@ def node_named(draw: st.DrawFn, name: str) -> Node:
         reason=draw(st.sampled_from([None] * 6 + ["no report for 31 s"])),
         age=draw(st.sampled_from([1.0, 1.0, None])),
         **draw(stores()),
+        **draw(hosts()),
     )
 
 
@@ -89,6 +103,8 @@ def requests(draw: st.DrawFn, most: int = 4, **fixed: Any) -> Request:
         "model": (model := draw(st.sampled_from([None, None, *STORED, "none"]))),
         "require_model": model is not None and draw(st.booleans()),
         "write_models": draw(st.sampled_from([False, False, False, True])),
+        "cpus": draw(st.sampled_from([None, None, None, 1, 2.5, 4])),
+        "ram": draw(st.sampled_from([None, None, None, 2 * RAM, 5 * RAM])),
         "labels": draw(st.sampled_from([{}, {}, {}, {"room": "a"}, {"room": "b", "rack": "a"}, {"floor": "2"}])),
     }
     return Request(gpus=count, memory=memory, **wishes | fixed)

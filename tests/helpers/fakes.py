@@ -31,9 +31,11 @@ from typing import Any
 
 import msgspec
 
-from jupyter_gpufit.cluster.effective import used_by_each
+from jupyter_gpufit.cluster.effective import left_of, used_by_each
 from jupyter_gpufit.errors import ClaimLost, LaunchError, NodeUnreachable, NotFound
 from jupyter_gpufit.inventory import Inventory, NodeSpec
+from jupyter_gpufit.launching.claims import crowded
+from jupyter_gpufit.launching.machine import Machine
 from jupyter_gpufit.models import Allocation, Claim, Endpoint, Gpu, Launch, Node, Progress, Request, Unit
 from jupyter_gpufit.scheduling.logs import Piece, last_lines
 from jupyter_gpufit.scheduling.needs import Launcher
@@ -159,6 +161,8 @@ class FakeEngine:
     ids: itertools.count[int] = field(default_factory=itertools.count)
     stuck: set[str] = field(default_factory=set)
     """Ids of units that cannot be removed."""
+    machine: tuple[float | None, int | None] = (None, None)
+    """Its cores and its memory; unless they are known, launchers say nothing of them."""
 
     def check(self) -> None:
         if not self.reachable:
@@ -209,16 +213,20 @@ class FakeLauncher:
         self._on_claims: Callable[[Sequence[Claim]], None] | None = None
         self.on_trouble: Callable[[str | None], None] | None = None
         """Tests say by it that the engine does not answer (`FakeEngine.reachable` alone is that nobody noticed yet)."""
+        self.on_host: Callable[[float | None, int | None], None] | None = None
 
     async def open(
         self,
         on_exit: Callable[[Unit, int, str], None],
         on_claims: Callable[[Sequence[Claim]], None],
         on_trouble: Callable[[str | None], None] | None = None,
+        on_host: Callable[[float | None, int | None], None] | None = None,
     ) -> None:
         assert not self.opened, "opened twice"
         self.opened = True
-        self.on_trouble = on_trouble
+        self.on_trouble, self.on_host = on_trouble, on_host
+        if on_host is not None and self.engine.machine != (None, None):
+            on_host(*self.engine.machine)
         if on_trouble is not None:
             on_trouble(None)
         self._on_exit, self._on_claims = on_exit, on_claims
@@ -273,6 +281,8 @@ class FakeLauncher:
             container=unit.id,
             cards=dict(launch.cards),
             expires=launch.expires,
+            cpus=launch.cpus or 0.0,
+            ram=launch.ram or 0,
         )
         self.engine.containers[unit.id] = FakeContainer(unit, launch, claim)
         self.engine.history.append(launch.name)
@@ -286,6 +296,8 @@ class FakeLauncher:
                     raise ClaimLost(
                         f"{', '.join(sorted(clash))} on {self.node!r} is claimed by allocation {other.allocation}"
                     )
+            if short := crowded(claim, self.engine.claims(), Machine(*self.engine.machine)):
+                raise ClaimLost("; ".join(short.values()))
         except BaseException:
             self._undo(unit)
             raise
@@ -533,6 +545,7 @@ class FakeCluster:
         self._specs = {spec.name: spec for spec in specs}
         self._claims: dict[tuple[str, str], tuple[Claim, ...]] = {}
         self._troubles: dict[str, str | None] = {}
+        self._hosts: dict[str, tuple[float | None, int | None]] = {}
         self._callbacks: list[Callable[[str, Node | None], None]] = []
 
     def nodes(self) -> Sequence[Node]:
@@ -555,6 +568,12 @@ class FakeCluster:
     def set_trouble(self, node: str, trouble: str | None) -> None:
         news = self._troubles.get(node) != trouble
         self._troubles[node] = trouble
+        if news and node in self._raw:
+            self._tell(node)
+
+    def set_host(self, node: str, cpus: float | None, ram: int | None) -> None:
+        news = self._hosts.get(node, (None, None)) != (cpus, ram)
+        self._hosts[node] = cpus, ram
         if news and node in self._raw:
             self._tell(node)
 
@@ -609,5 +628,11 @@ class FakeCluster:
                     memory_claimed=reserved,
                 )
             )
-        reason = self._raw[name].reason or self._troubles.get(name)
-        return msgspec.structs.replace(self._raw[name], gpus=tuple(gpus), reason=reason)
+        raw = self._raw[name]
+        reason = raw.reason or self._troubles.get(name)
+        said = [claim for claims in self._claims.items() if claims[0][1] == name for claim in claims[1]]
+        cpus, ram = self._hosts.get(name) or (raw.cpus, raw.ram)
+        cpus_free, ram_free = left_of(cpus, ram, said)
+        return msgspec.structs.replace(
+            raw, gpus=tuple(gpus), reason=reason, cpus=cpus, ram=ram, cpus_free=cpus_free, ram_free=ram_free
+        )

@@ -144,7 +144,9 @@ class Lab:
         store._waiting.clear()
         store._memories_waiting.clear()
         store._kept_waiting.clear()
+        store._facts_waiting.clear()
         store.save = store.forget = store.remember = store.keep = lambda *_: None  # type: ignore[method-assign]
+        self.scheduler._learning._note = lambda *_: None
         self.scheduler._open = False
         await self.scheduler._shut_down()
 

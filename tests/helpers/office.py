@@ -9,10 +9,9 @@ from typing import Any
 
 import msgspec
 
-from jupyter_gpufit.diagnosis import Check, Diagnosis, right, wrong
+from jupyter_gpufit.diagnosis import Check, Diagnosis, Tell, right, wrong
 from jupyter_gpufit.errors import Conflict, InvalidValue, NotFound
 from jupyter_gpufit.inventory import NodeSpec
-from jupyter_gpufit.kernels.doctor import Tell
 from jupyter_gpufit.models import Allocation, Node
 from jupyter_gpufit.scheduling.scheduler import LocalScheduler
 from jupyter_gpufit.server.extension import GpufitExtension

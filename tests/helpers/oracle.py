@@ -1,13 +1,17 @@
 """Selection as the patent's text reads, node by node, with nothing clever. Shares no code with the real one.
 
-The tests hold the real one against it, and `bench/select.py` compares its speed with it.
+Also what the potentials cost, as their formulas read: from a policy they take what it knows, and nothing else.
+
+The tests hold the real one against it, and `bench/selection.py` compares its speed with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import permutations
+from math import ceil, exp, floor, inf
+from typing import Any
 
 from jupyter_gpufit.models import Gpu, Node, Request
 from jupyter_gpufit.naming import short_model
@@ -39,7 +43,14 @@ def considered(node: Node, request: Request) -> bool:
         and all(node.labels.get(key) == value for key, value in request.labels.items())
         and (not request.require_model or has_model(node, request))
         and (not request.write_models or (node.models_write and (node.models is not None or node.model_store)))
+        and (request.cpus is None or has_left(request.cpus, node.cpus_free, node.cpus, node.cpus_limit))
+        and (request.ram is None or has_left(request.ram, node.ram_free, node.ram, node.ram_limit))
     )
+
+
+def has_left(asked: float, free: float | None, total: float | None, limit: float | None) -> bool:
+    """Whether that much of the machine is known to be free, and may be had by one."""
+    return free is not None and all(asked <= most for most in (free, total, limit) if most is not None)
 
 
 def has_model(node: Node, request: Request) -> bool:
@@ -81,7 +92,7 @@ def serves(gpus: Sequence[Gpu], request: Request) -> bool:
     return len(offered) >= len(sizes) and all(have >= size for have, size in zip(offered, sizes, strict=False))
 
 
-def claim(nodes: Sequence[Node], request: Request) -> str | None:
+def claim(nodes: Sequence[Node], request: Request, policy: object = None) -> str | None:
     """Policy `claim`: every idle GPU of a node takes part."""
     first = []
     for node in nodes:
@@ -100,7 +111,7 @@ def claim(nodes: Sequence[Node], request: Request) -> str | None:
     return None
 
 
-def best_fit(nodes: Sequence[Node], request: Request) -> str | None:
+def best_fit(nodes: Sequence[Node], request: Request, policy: object = None) -> str | None:
     """Policy `best-fit`: some N of a node's idle GPUs take part."""
     first = []
     for node in nodes:
@@ -116,4 +127,137 @@ def best_fit(nodes: Sequence[Node], request: Request) -> str | None:
     return None
 
 
-ORACLES = {"claim": claim, "best-fit": best_fit}
+# --- the potentials
+
+Room = list[tuple[Gpu, int]]
+"""The GPUs of a node, with what is free of each, in thousandths."""
+
+
+def room(node: Node) -> Room:
+    return [(gpu, thousandths(gpu)) for gpu in node.gpus] if node.reason is None else []
+
+
+def thousandths(gpu: Gpu) -> int:
+    if not (gpu.idle or gpu.shareable) or not gpu.allocatable or gpu.memory_free is None or not gpu.memory_total:
+        return 0
+    part = min(1000, gpu.memory_free * 1000 // gpu.memory_total)
+    return 1000 if gpu.idle and part >= 950 else part
+
+
+def thousandths_known(gpu: Gpu) -> bool:
+    return gpu.allocatable and gpu.memory_free is not None and bool(gpu.memory_total)
+
+
+def need(size: int, gpu: Gpu) -> int:
+    """More than 1000 if it does not fit."""
+    return min(1001, ceil(size * 1000 / gpu.memory_total)) if gpu.memory_total else 1001
+
+
+def taken(gpus: Room, request: Request) -> Room:
+    """The GPUs once the request has those that fit it most tightly."""
+    after, left = list(gpus), set(range(len(gpus)))
+    for size in sorted(request.sizes, reverse=True):
+        may = [
+            at
+            for at in left
+            if (after[at][1] > 0 if request.shared else after[at][0].idle)
+            and thousandths_known(after[at][0])
+            and (request.gpu_model is None or is_model(after[at][0].model.lower(), request.gpu_model.lower()))
+        ]
+        serving = [at for at in may if after[at][1] >= min(1000, need(size, after[at][0]))]
+        if not may:
+            continue
+        freest = max(may, key=lambda at: (after[at][1], -at))  # in thousandths it may not quite fit
+        at = min(serving, key=lambda at: (after[at][1], at), default=freest)
+        left.remove(at)
+        gpu, free = after[at]
+        after[at] = gpu, max(0, free - min(1000, need(size, gpu))) if request.shared else 0
+    return after
+
+
+def prices(nodes: Sequence[Node], policy: Any) -> list[float]:
+    """What breaking one of each block costs, by policy `balance`."""
+    if policy.name != "balance":
+        return []
+    free = sum(free for node in nodes for _, free in room(node)) / 1000
+    found = []
+    for block in policy.demand.blocks:
+        there = sum(blocks(inf if node.cpus_free is None else node.cpus_free, room(node), block) for node in nodes)
+        scarcity = policy.setting.scarce * block.part * free / max(block.gpus * there, 1e-9)
+        found.append(policy.setting.block * block.gpus * min(1.0, scarcity) ** 3)
+    return found
+
+
+def cost(node: Node, request: Request, policy: Any, of_blocks: Sequence[float]) -> float:
+    """What placing the request on that node costs by policy `fragmentation` or `balance`. `of_blocks`: `prices`."""
+    cores, gpus = inf if node.cpus_free is None else node.cpus_free, room(node)
+    after = max(0.0, cores - (request.cpus or 0.0)), taken(gpus, request)
+    if policy.name == "fragmentation":
+        rise = round(lost(*after, policy) - lost(cores, gpus, policy), 9)
+        return -floor(100 / (1 + exp(rise)))
+    rise = height(*after, policy) - height(cores, gpus, policy)
+    least = policy.setting.least
+    total = round(rise / least) * least if least else rise
+    for block, price in zip(policy.demand.blocks, of_blocks, strict=True):
+        total += price * (blocks(cores, gpus, block) - blocks(*after, block))
+    return total
+
+
+def lost(cores: float, gpus: Room, policy: Any) -> float:
+    """GPUs that are free and of no use to what people ask for, on the average over it."""
+    total = 0.0  # of use
+    for shape, part in policy.demand.typical:
+        asks = [asked_of(gpu, shape) for gpu, _ in gpus]
+        serve = [free for (_, free), ask in zip(gpus, asks, strict=True) if free >= ask]
+        useful = sum(serve) if len(serve) >= shape.gpus and cores >= shape.cores else 0
+        total += part * useful / 1000
+    return sum(free for _, free in gpus) / 1000 - (1 - policy.without) * total
+
+
+def asked_of(gpu: Gpu, shape: Any) -> int:
+    if shape.gpu_model is not None and not is_model(gpu.model.lower(), shape.gpu_model.lower()):
+        return 1001
+    asked = max(1, need(shape.size, gpu))
+    return max(1000, asked) if shape.whole else asked
+
+
+def height(cores: float, gpus: Room, policy: Any) -> float:
+    demand, by = policy.demand, policy.setting
+    sought = {(kind.model, kind.total): price for kind, price in demand.prices.items()}
+    use = total = 0.0
+    for gpu, free in gpus:
+        value = float(demand.value(gpu.memory_total)[free]) if free else 0.0
+        price = sought.get((gpu.model, gpu.memory_total), 1.0)
+        use += value
+        total += by.gather * (free / 1000) ** 0.6 - by.worth * value - by.sought * price * free / 1000
+    total += by.gather * use**0.95
+    if demand.cores is not None and cores < inf:
+        total += use * exp(-((cores / (demand.cores / by.cores * use)) ** 3)) if use else 0.0
+        total += by.idle_core * max(0.0, cores - by.cores * demand.cores * use)
+    return total
+
+
+def blocks(cores: float, gpus: Room, block: Any) -> int:
+    whole = sum(
+        free == 1000 and (block.gpu_model is None or is_model(gpu.model.lower(), block.gpu_model.lower()))
+        for gpu, free in gpus
+    )
+    by_cores = floor(cores / block.cores) if block.cores and cores < inf else whole
+    return min(whole // block.gpus, by_cores)
+
+
+def potential(nodes: Sequence[Node], request: Request, policy: Any) -> str | None:
+    """A policy by which placing goes where it costs least."""
+    able = [node for node in nodes if considered(node, request) and serves(usable(node.gpus, request), request)]
+    of_blocks = prices(nodes, policy)
+    costs = {node.name: round(cost(node, request, policy, of_blocks), 9) for node in able}
+    first = sorted(able, key=lambda node: (costs[node.name], not has_model(node, request), node.name))
+    return first[0].name if first else None
+
+
+ORACLES: dict[str, Callable[..., str | None]] = {
+    "claim": claim,
+    "best-fit": best_fit,
+    "balance": potential,
+    "fragmentation": potential,
+}

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from jupyter_gpufit.inventory import NodeSpec
+from jupyter_gpufit.jobs import contents
 from jupyter_gpufit.jobs.host import LocalJobHost
 from jupyter_gpufit.launching.process import ProcessLauncher
 from jupyter_gpufit.launching.supervisor import RUNNING
+from jupyter_gpufit.models import Job, Request
 
-from .conftest import Run, notebook, outputs_of
+from .conftest import Run, granted, notebook, outputs_of
 
 PATIENCE = 60.0
 SPEC = NodeSpec(name="here", report="simulated:2xA100-40GB")
@@ -238,6 +240,25 @@ async def test_torchrun_as_a_module(run: Run, folder: Path) -> None:
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(folder / "site")}
     code, text, _ = await run(folder, "train.py", launcher="torchrun", env=environment)
     assert (code, text) == (0, "['--standalone', '--nproc-per-node', '2', 'train.py']\n")
+
+
+@pytest.mark.parametrize(
+    ("cpus", "launcher", "env", "threads"),
+    [
+        (7, "torchrun", {}, "3"),
+        (1, "torchrun", {}, "1"),
+        (7, "torchrun", {"OMP_NUM_THREADS": "2"}, "2"),
+        (None, "torchrun", {}, None),  # torchrun says 1
+        (7, None, {}, None),  # its unit says 7
+    ],
+)
+def test_each_process_of_torchrun_gets_its_share_of_the_cores(
+    cpus: float | None, launcher: str | None, env: dict[str, str], threads: str | None
+) -> None:
+    job = Job(run="train.py", launcher=launcher, env=env)
+    allocation = granted(Request(gpus=2, cpus=cpus, job=job))
+    told = json.loads(contents.files(allocation, job, "train.py", "image x")["job.json"])
+    assert told["env"].get("OMP_NUM_THREADS") == threads
 
 
 async def test_without_torchrun(run: Run, folder: Path) -> None:

@@ -591,6 +591,40 @@ async def test_a_watch_whose_closing_is_cancelled_is_closed(desk: Desk) -> None:
     assert watch._client.context.closed
 
 
+async def test_who_waits_for_a_comm_is_not_told_what_cells_print(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = await desk.front.open()
+    asked: list[dict[str, Any]] = []
+    topics: list[bytes] = []
+    watch = KernelWatch(desk.kernels.get_kernel(notebook.kernel_id), lambda: True, asked.append)
+    feed = watch._client.session.feed_identities
+
+    def fed(parts: list[bytes]) -> Any:
+        topics.append(parts[0])
+        return feed(parts)
+
+    monkeypatch.setattr(watch._client.session, "feed_identities", fed)
+    watch.start()
+    try:
+        while not watch._less:  # until it knows them
+            await notebook.run("print('what they are called')")
+        for process in range(2):  # another one calls its topics otherwise
+            topics.clear()
+            await notebook.run("print('x')\ndisplay('y')\n'z'")
+            await notebook.run(ASK % "release")
+            await eventually(lambda: asked)
+            asked.clear()
+            assert {topic.partition(b"-")[0] for topic in topics} == {b"comm"}
+            assert await watch.idle()
+            cell = notebook.send("import time; time.sleep(0.5)")
+            assert await watch.idle()
+            assert cell.is_done
+            if not process:
+                await notebook.restart()
+                await notebook.reconnect()
+    finally:
+        await watch.close()
+
+
 async def test_attaches_that_cross_each_other_end_with_the_last_one(desk: Desk) -> None:
     notebook = await desk.front.open()
     one, other = await desk.grant("a1"), await desk.grant("a2")

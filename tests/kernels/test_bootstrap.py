@@ -22,6 +22,7 @@ from jupyter_client.connect import write_connection_file
 from jupyter_client.manager import AsyncKernelManager
 
 from jupyter_gpufit.kernels import notices
+from jupyter_gpufit.kernels.bootstrap import attached as there
 from jupyter_gpufit.kernels.bootstrap import contents
 from jupyter_gpufit.kernels.connection import make_keys
 from jupyter_gpufit.kernels.notices import notify
@@ -32,7 +33,7 @@ ALLOCATION = Allocation(
     id="a1",
     name="train",
     owner="ada",
-    request=Request(gpus=2, memory=16 * GIB),
+    request=Request(gpus=2, memory=16 * GIB, cpus=8, ram=64 * GIB),
     created=0.0,
     node="gpu01",
     gpus=("GPU-1", "GPU-2"),
@@ -69,6 +70,20 @@ def test_it_is_told_the_model_that_was_asked_for() -> None:
     assert "GPUFIT_MODEL" not in contents.environment(ALLOCATION, False)
     asked = msgspec.structs.replace(ALLOCATION, request=Request(model="llama-7b"))
     assert contents.environment(asked, False)["GPUFIT_MODEL"] == "llama-7b"
+
+
+def test_a_share_of_a_core_that_was_rounded_up_is_what_is_held(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = msgspec.structs.replace(ALLOCATION, request=Request(gpus=2, cpus=0.001))
+    there.request(there.Held(contents.environment(asked, False)), ["2", "--cpus", "0.001"])
+    assert "nothing to do" in capsys.readouterr().out
+
+
+def test_it_is_told_what_it_asked_of_the_machine() -> None:
+    told = contents.environment(ALLOCATION, False)
+    assert (told["GPUFIT_CPUS"], told["GPUFIT_RAM"]) == ("8", str(64 * GIB))
+    asked = msgspec.structs.replace(ALLOCATION, request=Request(cpus=0.5))
+    told = contents.environment(asked, False)
+    assert (told["GPUFIT_CPUS"], "GPUFIT_RAM" in told) == ("0.5", False)
 
 
 @contextmanager
@@ -147,17 +162,28 @@ def test_load_ext_works_and_says_nothing(attached: BlockingKernelClient) -> None
         "request 2",
         "request 1 --memory 8GiB --name train",
         "request 2 --memory 17179869184B",
+        "request --cpus 8 --ram 64GiB 2",
+        "request --memory 16GiB,16GiB --cpus 8.001 2",
     ],
 )
 def test_asking_for_what_it_holds_does_nothing(attached: BlockingKernelClient, line: str) -> None:
     cell = run_cell(attached, f"%gpufit {line}")
     assert cell.status == "ok"
-    assert "already runs on 2 GPUs with 16 GiB each on gpu01 ('train'); nothing to do" in cell.stdout
+    assert (
+        "already runs on 2 GPUs with 16 GiB each, 8 CPUs, 64 GiB RAM on gpu01 ('train'); nothing to do" in cell.stdout
+    )
     assert cell.comms == []
 
 
 @pytest.mark.parametrize(
-    "line", ["request 1 --memory 16GiB", "request 2 --memory 8GiB", "request 2 --memory 16GiB --name other"]
+    "line",
+    [
+        "request 1 --memory 16GiB",
+        "request 2 --memory 8GiB",
+        "request 2 --cpus 4",
+        "request 2 --ram 32GiB",
+        "request 2 --memory 16GiB --name other",
+    ],
 )
 def test_asking_for_something_else_says_what_to_do(attached: BlockingKernelClient, line: str) -> None:
     cell = run_cell(attached, f"%gpufit {line}")
@@ -222,7 +248,7 @@ def test_a_kernel_that_was_not_left_after_all_works_on(attached: BlockingKernelC
         ("x = 1\n%gpufit rel", ["release"]),
         ("df = %gpufit gp", ["gpus"]),
         ("%gpufit release ", ["--all", "--help", "train"]),
-        ("%gpufit request 2 --", ["--help", "--memory", "--name"]),
+        ("%gpufit request 2 --", ["--cpus", "--help", "--memory", "--name", "--ram"]),
         ("%%gpufit ", ["--pull", "--push", "train"]),
     ],
 )

@@ -16,12 +16,15 @@ GIB = 2**30
 
 def test_the_kernelspec_asks() -> None:
     assert request_from({"gpus": 2, "memory": "16GiB"}, {}) == Request(gpus=2, memory=16 * GIB)
+    assert request_from({"cpus": 8, "ram": "64GiB"}, {"GPUFIT_CPUS": "0.5"}) == Request(cpus=0.5, ram=64 * GIB)
 
 
 def test_the_environment_overrules_the_kernelspec() -> None:
     environment = {
         "GPUFIT_GPUS": "2",
         "GPUFIT_MEMORY": "16GiB, 8GiB",
+        "GPUFIT_CPUS": "8",
+        "GPUFIT_RAM": "64GiB",
         "GPUFIT_IMAGE": "lab/torch:1",
         "GPUFIT_TIME": "2h",
         "GPUFIT_WAIT": "10m",
@@ -40,6 +43,8 @@ def test_the_environment_overrules_the_kernelspec() -> None:
     assert request == Request(
         gpus=2,
         memory=(16 * GIB, 8 * GIB),
+        cpus=8,
+        ram=64 * GIB,
         image="lab/torch:1",
         time=7200,
         wait=600,
@@ -62,6 +67,7 @@ def test_an_empty_variable_says_nothing() -> None:
 def test_what_a_kernel_holds_is_not_what_one_started_from_it_asks_for() -> None:
     for kind in ("GPUFIT_ATTACHED", "GPUFIT_JOB"):
         held = {kind: "1", "GPUFIT_GPUS": "GPU-1,GPU-2", "GPUFIT_MEMORY": "1,2", "GPUFIT_NAME": "train"}
+        held |= {"GPUFIT_CPUS": "8", "GPUFIT_RAM": "68719476736"}
         assert request_from({"gpus": 1, "memory": "1GiB"}, held) == Request(gpus=1, memory=GIB)
 
 
@@ -76,6 +82,12 @@ def test_what_is_about_something_else_is_no_slip_of_the_pen() -> None:
         ({}, {"GPUFIT_GPUS": "0"}, ["GPUFIT_GPUS", "0", "1 to"]),
         ({}, {"GPUFIT_MEMORY": "16Gobs"}, ["GPUFIT_MEMORY", "16Gobs", "16GiB"]),
         ({"gpus": 3}, {"GPUFIT_MEMORY": "1G,2G"}, ["GPUFIT_MEMORY", "kernelspec", "2 sizes for 3 GPUs"]),
+        ({}, {"GPUFIT_CPUS": "many"}, ["GPUFIT_CPUS", "'many'", "'8'"]),
+        ({}, {"GPUFIT_CPUS": "nan"}, ["GPUFIT_CPUS", "nan", "more than 0"]),
+        ({}, {"GPUFIT_CPUS": "1e300"}, ["cpus is 1e+300;"]),
+        ({}, {"GPUFIT_RAM": "64"}, ["GPUFIT_RAM", "'64'", "64GiB"]),
+        ({"cpus": 0}, {}, ["kernelspec", "cpus", "more than 0"]),
+        ({"cpus": "8"}, {}, ["kernelspec", "cpus"]),
         ({}, {"GPUFIT_SHARED": "perhaps"}, ["GPUFIT_SHARED", "perhaps"]),
         ({}, {"GPUFIT_LABELS": "b12"}, ["GPUFIT_LABELS", "b12", "room=b12"]),
         ({}, {"GPUFIT_TIME": "soon"}, ["GPUFIT_TIME", "soon", "2h"]),
@@ -96,6 +108,7 @@ def test_what_cannot_be_meant_names_the_value_and_where_it_comes_from(
     ("slip", "meant"),
     [
         ("GPUFIT_GPU", "GPUFIT_GPUS"),
+        ("GPUFIT_CPU", "GPUFIT_CPUS"),
         ("GPUFIT_MEM", "GPUFIT_MEMORY"),
         ("GPUFIT_NODES", "GPUFIT_NODE"),
         ("GPUFIT_memory", "GPUFIT_MEMORY"),

@@ -42,6 +42,7 @@ class Watched:
     launcher: Any
     exits: list[tuple[Unit, int, str]] = field(default_factory=list)
     claims: list[Sequence[Claim]] = field(default_factory=list)
+    hosts: list[tuple[float | None, int | None]] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
     scheduler: str = "s1"
     uuids: Sequence[str] = ()
@@ -97,7 +98,11 @@ class Place:
         """A launcher of a scheduler of its own."""
         spec = NodeSpec(**{name: getattr(self.spec, name) for name in NodeSpec.__struct_fields__} | changes)
         watched = Watched(make_launcher(spec), scheduler=scheduler, uuids=self.uuids)
-        await watched.launcher.open(lambda *end: watched.exits.append(end), watched.claims.append)
+        await watched.launcher.open(
+            lambda *end: watched.exits.append(end),
+            watched.claims.append,
+            on_host=lambda *host: watched.hosts.append(host),
+        )
         try:
             await _eventually(lambda: watched.claims, "the first claims")
             yield watched

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from jupyter_gpufit.errors import ClaimLost, LaunchError, NotFound
+from jupyter_gpufit.launching.machine import this_machine
 from jupyter_gpufit.scheduling.logs import text_of
 
 SLEEP = "import time; print('up', flush=True); time.sleep(1000)"
@@ -77,6 +78,55 @@ async def test_a_kernel_sees_exactly_its_gpus_and_leaves_nothing(place, watched,
     assert not place.left()
     assert watched.launcher.exit_code(unit) is not None
     assert watched.exits == []  # an end that was asked for is no news
+
+
+async def test_how_large_the_machine_is_is_told_at_first_and_of_an_engine_again(place, watched, eventually):
+    if place.engine is None:
+        machine = this_machine()
+        expected = machine.cpus, machine.ram
+    else:
+        about = place.engine.client().info()
+        expected = about["NCPU"], about["MemTotal"]
+    assert watched.hosts == [expected]
+    assert min(expected) > 0
+    watched.launcher.doubt()
+    if place.engine is not None:
+        await eventually(lambda: watched.hosts == [expected] * 2, "the engine to be reached anew")
+
+
+async def test_what_is_asked_of_the_machine_is_claimed(place, watched, eventually):
+    asked = await watched.prepare(place.uuids[0], cpus=0.5, ram=256 * 2**20)
+    other = await watched.prepare(place.uuids[1])
+    await watched.run(asked, f"import os; print('threads', os.environ['OMP_NUM_THREADS']); {SLEEP}")
+    await watched.run(other, f"import os; print('threads', os.environ.get('OMP_NUM_THREADS')); {SLEEP}")
+    assert "threads 1\n" in await watched.said(asked, "up")
+    assert "threads None\n" in await watched.said(other, "up")
+    async with place.opened("s2") as later:
+        await eventually(lambda: later.held >= {asked.allocation, other.allocation}, "the claims")
+        found = {claim.allocation: (claim.cpus, claim.ram) for claim in later.claims[-1]}
+    assert found == {asked.allocation: (0.5, 256 * 2**20), other.allocation: (0, 0)}
+    await watched.launcher.stop(other)
+    await watched.launcher.stop(asked)
+    await place.clean()
+
+
+async def test_what_another_scheduler_has_of_the_machine_is_left_to_it(place, watched, eventually):
+    [(cores, size)] = await eventually(lambda: watched.hosts, "the machine")
+    async with place.opened("s2") as other:
+        first = await watched.prepare(place.uuids[0], cpus=cores - 0.5, ram=size // 2)
+        with pytest.raises(ClaimLost, match=rf"{cores - 0.5:g} of its {cores:g} cores are held by allocation a\d+"):
+            await other.prepare(place.uuids[1], cpus=1)
+        with pytest.raises(ClaimLost, match=r"of its RAM is left beside allocation a\d+ of ann"):
+            await other.prepare(place.uuids[1], ram=size // 2 + 2**30)
+        assert len(await other.launcher.units()) == 1, "what lost is undone"
+        second = await other.prepare(place.uuids[1], cpus=0.5, ram=size // 4)
+        third = await other.prepare(place.uuids[2])  # asks for none
+        for unit in (second, third):
+            await other.launcher.stop(unit)
+        await watched.launcher.stop(first)
+        whole = await other.prepare(place.uuids[1], cpus=cores, ram=size)
+        await other.launcher.stop(whole)
+    await place.clean()
 
 
 async def test_without_gpus_none_are_visible(watched):
@@ -165,14 +215,30 @@ async def test_killed_by_a_signal(watched):
     await watched.launcher.stop(unit)
 
 
-async def test_killed_for_memory_says_so_with_the_limit(place):
-    async with place.opened(ram=128 * 2**20) as watched:
-        unit = await watched.prepare(place.uuids[0])
+@pytest.mark.parametrize("asked", [None, 128 * 2**20])
+async def test_killed_for_memory_says_so_with_the_limit(place, asked):
+    """What it asked for; of one that asked for none, what the inventory says."""
+    async with place.opened(ram=2**30 if asked else 128 * 2**20) as watched:
+        unit = await watched.prepare(place.uuids[0], ram=asked)
         await watched.run(
             unit, "import time; time.sleep(0.3); x = b'x' * (400 * 2**20); print('fits'); time.sleep(1000)"
         )
         assert await watched.ended(unit) == (137, "killed for memory: limit 128 MiB")
         await watched.launcher.stop(unit)
+
+
+async def test_an_end_for_memory_is_told_with_its_own_limit_whatever_the_inventory_says_now(place):
+    async with place.opened() as before:
+        unit = await before.prepare(place.uuids[0], ram=128 * 2**20)
+        await before.run(
+            unit, "import time; print('up', flush=True); time.sleep(1.5); x = b'x' * (400 * 2**20); time.sleep(1000)"
+        )
+        await before.said(unit, "up")
+    async with place.opened(ram=2**40) as after:
+        await after.launcher.take_over(unit)
+        assert await after.ended(unit) == (137, "killed for memory: limit 128 MiB")
+        await after.launcher.stop(unit)
+    await place.clean()
 
 
 async def test_a_command_that_is_not_there(place, watched):

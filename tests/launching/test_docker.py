@@ -61,6 +61,23 @@ async def test_nothing_of_the_launch_shows_in_docker_inspect(containers):
         await watched.launcher.stop(unit)
 
 
+async def test_what_it_may_have_of_the_machine(containers):
+    async with containers.opened(cpus=1.5, ram=2**30) as watched:
+        for wishes, limits in (
+            ({}, (1_500_000_000, 2**30)),
+            ({"cpus": 0.75, "ram": 2**28}, (750_000_000, 2**28)),
+        ):
+            unit = await watched.prepare(**wishes)
+            found = containers.engine.client().api.inspect_container(unit.id)["HostConfig"]
+            assert (found["NanoCpus"], found["Memory"], found["MemorySwap"]) == (*limits, limits[1])
+            await watched.launcher.stop(unit)
+    async with containers.opened(cpus=4096) as watched:  # said of all nodes, the small ones too
+        unit = await watched.prepare()
+        found = containers.engine.client().api.inspect_container(unit.id)["HostConfig"]
+        assert found["NanoCpus"] == containers.engine.client().info()["NCPU"] * 1e9
+        await watched.launcher.stop(unit)
+
+
 async def test_what_it_may_not(containers):
     async with containers.opened(pids=20) as watched:
         unit = await watched.prepare()

@@ -288,10 +288,11 @@ def test_it_ends_when_asked_to_by_a_signal(tmp_path):
     (tmp_path / "unit").mkdir()
     config = {"directory": str(tmp_path / "unit"), "record": str(tmp_path / "r"), "log": str(tmp_path / "unit/log")}
     config |= {"log_size": 1000, "ram": None, "outlive": 0}
-    command = [sys.executable, "-I", "-S", supervise.__file__, json.dumps(config)]
+    command = [sys.executable, "-I", "-S", supervise.__file__]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         start = {"do": "start", "argv": [sys.executable, "-c", DAEMON], "env": {}, "cwd": None}
-        process.stdin.write(json.dumps(start).encode() + b"\n")
+        for message in ({"do": "begin", **config}, start):
+            process.stdin.write(json.dumps(message).encode() + b"\n")
         process.stdin.flush()
         pid = json.loads(process.stdout.readline())["pid"]
         process.terminate()

@@ -21,7 +21,7 @@ from jupyter_gpufit.scheduling.needs import KILLED
 
 # A server of its own: prepares and starts a unit, prints it, and waits to be killed.
 SERVER = """
-import asyncio, json, sys
+import asyncio, json, os, sys
 from jupyter_gpufit.inventory import NodeSpec
 from jupyter_gpufit.launching.base import make_launcher
 from jupyter_gpufit.launching.supervisor import RUNNING
@@ -29,7 +29,10 @@ from jupyter_gpufit.models import Launch, encode
 async def main(outlive, code):
     launcher = make_launcher(NodeSpec(name="here", report="simulated:4xA100-40GB"))
     await launcher.open(print, lambda claims: None)
-    launch = Launch(allocation="a", scheduler="s1", owner="bob", name="theirs-1", gpus={"GPU-0": 1}, outlive=outlive)
+    ram = int(os.environ.get("RAM", 0)) or None
+    launch = Launch(
+        allocation="a", scheduler="s1", owner="bob", name="theirs-1", gpus={"GPU-0": 1}, outlive=outlive, ram=ram
+    )
     unit = await launcher.prepare(launch, lambda progress: None)
     if code:
         await launcher.start(unit, ["{python}", "-c", code], {}, {})
@@ -204,6 +207,22 @@ async def test_a_living_servers_unit_is_not_taken_away(left, processes, monkeypa
         await other.launcher.take_over(server.unit)
         await other.launcher.stop(server.unit)
     await processes.clean()
+
+
+async def test_its_memory_is_watched_by_what_it_had_asked_for(left, processes, monkeypatch, tmp_path):
+    monkeypatch.setenv("RAM", str(128 * 2**20))
+    go = tmp_path / "go"
+    code = "import os, time; print('up', flush=True)"
+    code += f"\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)\nx = b'x' * (400 * 2**20); time.sleep(1000)"
+    server = left(code=code)
+    server.kill()
+    async with processes.opened(ram=2**40) as after:
+        await after.launcher.take_over(server.unit)
+        [claim] = after.claims[-1]
+        assert claim.ram == 128 * 2**20
+        go.touch()
+        assert await after.ended(server.unit) == (KILLED, "killed for memory: limit 128 MiB")
+        await after.launcher.stop(server.unit)
 
 
 async def test_what_others_write_of_a_unit_leads_nowhere(left, processes, tmp_path):

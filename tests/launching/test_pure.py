@@ -26,6 +26,7 @@ from jupyter_gpufit.launching.base import (
     make_launcher,
     refusal,
 )
+from jupyter_gpufit.launching.machine import Machine
 from jupyter_gpufit.launching.pulling import Layers
 from jupyter_gpufit.launching.states import Ended, Seen, Table, ended_meanwhile, ended_unwatched, killed
 from jupyter_gpufit.launching.users import entry, owner_of
@@ -83,6 +84,51 @@ def test_of_two_claims_either_sees_the_clash(one, other, totals):
     assert claims.conflicts(one, [other], totals).keys() == claims.conflicts(other, [one], totals).keys()
 
 
+def of_host(allocation: str, cpus: float = 0, ram: int = 0, owner: str = "ann") -> Claim:
+    return Claim(allocation=allocation, scheduler="s", owner=owner, gpus={f"G-{allocation}": 1}, cpus=cpus, ram=ram)
+
+
+BIG = Machine(8.0, 64 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "machine", "short"),
+    [
+        (of_host("a", 5), [of_host("b", 3)], BIG, []),
+        (of_host("a", 5), [of_host("b", 2), of_host("c", 1.5)], BIG, ["cores"]),
+        (of_host("a", 0.1), [of_host("b", 0.2), of_host("c", 7.7)], BIG, []),  # as floats they are more than 8
+        (of_host("a", 5), [of_host("b", 3), of_host("b", 3)], BIG, []),  # one allocation
+        (of_host("a", 5), [of_host("a", 5)], BIG, []),  # itself
+        (of_host("a"), [of_host("b", 8), of_host("c", 8)], BIG, []),  # it asks for none
+        (of_host("a", ram=GIB), [of_host("b", ram=64 * GIB)], BIG, ["RAM"]),
+        (of_host("a", 5, GIB), [of_host("b", 5, 64 * GIB)], BIG, ["RAM", "cores"]),
+        (of_host("a", 5, GIB), [of_host("b", 5, 64 * GIB)], Machine(), []),
+        (of_host("a", 5), [of_host("b", 4), of_host("c", -9)], BIG, ["cores"]),
+    ],
+)
+def test_which_claims_the_machine_has_room_for(mine, others, machine, short):
+    assert sorted(claims.crowded(mine, others, machine)) == short
+
+
+asking = st.builds(of_host, st.sampled_from("ab"), st.sampled_from([0, 0.1, 4, 7.9]), st.sampled_from([0, GIB]))
+
+
+@given(asking, asking, st.builds(Machine, st.sampled_from([None, 4.0, 8.0]), st.sampled_from([None, GIB, 3 * GIB])))
+def test_of_two_claims_either_sees_that_there_is_no_room(one, other, machine):
+    assert claims.crowded(one, [other], machine).keys() == claims.crowded(other, [one], machine).keys()
+
+
+def test_a_claim_that_the_machine_has_no_room_for_says_who_has_it():
+    others = [of_host("b", 2, owner="ben"), of_host("c", 4, GIB), of_host("d")]
+    with pytest.raises(ClaimLost) as caught:
+        claims.check(of_host("a", 4, 64 * GIB), others, None, "n1", BIG)
+    assert caught.value.message == (
+        "another scheduler was faster on n1: 6 of its 8 cores are held by allocation b of ben, allocation c of ann, 4 "
+        "asked; 63 GiB of its RAM is left beside allocation c of ann, 64 GiB asked"
+    )
+    claims.check(of_host("a", 4, 64 * GIB), others, None, "n1")  # how large it is is not known
+
+
 def test_a_lost_claim_names_gpu_and_holder():
     with pytest.raises(ClaimLost, match="faster on n1: G1 is held by allocation b of ann") as caught:
         claims.check(claim(G1=1), [claim("b", G1=1)], None, "n1")
@@ -123,6 +169,23 @@ def test_labels_are_those_of_the_design():
         "expires": "12.5",
         "shared": "true",
     }
+
+
+def test_labels_tell_what_was_asked_of_the_machine():
+    written = labels.encode(launch(cpus=0.29, ram=2**36 + 1))
+    assert {name.rpartition(".")[2]: text for name, text in written.items()}.items() >= {
+        ("cpus", "0.29"),
+        ("ram", "68719476737"),
+    }
+    claim = labels.decode(written, "id")
+    assert (claim.cpus, claim.ram) == (0.29, 2**36 + 1)
+
+
+@pytest.mark.parametrize("text", ["", "nan", "inf", "-1", "many", "1e999", "-inf"])
+def test_labels_of_the_machine_that_cannot_be_meant_hold_nothing_of_it(text):
+    prefix = "io.github.jupyter-gpufit."
+    claim = labels.decode(labels.encode(launch()) | {f"{prefix}cpus": text, f"{prefix}ram": text}, "id")
+    assert (claim.cpus, claim.ram, claim.gpus) == (0, 0, {"G1": GIB})
 
 
 @given(st.text(), st.dictionaries(st.text(), st.integers(0, 2**60)), st.booleans())
@@ -170,6 +233,20 @@ def test_a_container_is_made_with_all_its_fences():
     assert len(host["PortBindings"]) == 5
     assert body["WorkingDir"] == "/work"
     assert body["Env"] == ["GPUFIT_MODELS=/models"]
+
+
+def test_a_container_has_what_it_asked_for_of_the_machine():
+    asked = launch(cpus=2.5, ram=3 * GIB)
+    for node in (spec(), spec(ram=4 * GIB, cpus=8)):
+        body = containers.create_body(node, asked, "img", "10.0.0.1")
+        host = body["HostConfig"]
+        assert (host["Memory"], host["MemorySwap"], host["NanoCpus"]) == (3 * GIB, 3 * GIB, 2_500_000_000)
+        assert body["Env"] == ["OMP_NUM_THREADS=3", "PYTHON_CPU_COUNT=3"]
+    for cores, limit in ((None, 16), (8.0, 8), (64.0, 16)):
+        host = containers.create_body(spec(cpus=16), launch(), "img", "10.0.0.1", cores=cores)["HostConfig"]
+        assert host["NanoCpus"] == limit * 1e9
+    body = containers.create_body(spec(), asked, "img", "10.0.0.1", says={"PATH", "OMP_NUM_THREADS"})
+    assert body["Env"] == ["PYTHON_CPU_COUNT=3"]
 
 
 def test_a_container_without_gpus_sees_none_whatever_its_image_says():

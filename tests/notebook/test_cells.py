@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import deque
 from typing import Any
@@ -11,14 +12,15 @@ import pytest
 from jupyter_gpufit.errors import GpufitError
 from jupyter_gpufit.notebook import cells
 from jupyter_gpufit.notebook.cells import Interrupted, RemoteError, evaluate, run_cell
-from jupyter_gpufit.notebook.channels import Channel, KernelGone, Message, pack, unpack
+from jupyter_gpufit.notebook.channels import Channel
+from jupyter_gpufit.notebook.messages import KernelGone, Message, pack, unpack
 
 REQUEST = "request-1"
 Step = Message | BaseException | None
 
 
 def said(kind: str, channel: str = "iopub", parent: str = REQUEST, **content: Any) -> Message:
-    return Message(channel=channel, type=kind, content=content, parent=parent, id=f"id-{kind}")
+    return Message(channel=channel, type=kind, body=content, parent=parent, id=f"id-{kind}")
 
 
 def stream(text: str, name: str = "stdout") -> Message:
@@ -38,6 +40,7 @@ class Script:
         self.sent: list[tuple[str, str, dict[str, Any]]] = []
         self.interrupts = 0
         self.listening = self.keep = False
+        self.well = True
         self.serving = threading.RLock()
         self.refuses_interrupt = False
 
@@ -71,16 +74,26 @@ class Script:
 class Seen:
     """Outputs, as a list."""
 
-    def __init__(self, allow_stdin: bool = True, answer: str | BaseException = "answer") -> None:
+    def __init__(
+        self, allow_stdin: bool = True, answer: str | BaseException = "answer", *, relays: bool = False
+    ) -> None:
         self.allow_stdin = allow_stdin
+        self.relays = relays
         self.answer = answer
         self.seen: list[tuple[str, Any]] = []
+
+    def begin(self) -> None: ...
 
     def stream(self, name: str, text: str) -> None:
         self.seen.append((name, text))
 
     def display(self, content: dict[str, Any], *, update: bool = False) -> None:
         self.seen.append(("update" if update else "display", content))
+
+    def relay(self, message: Message) -> bool:
+        if self.relays:
+            self.seen.append(("relay", message.body))
+        return self.relays
 
     def result(self, content: dict[str, Any]) -> None:
         self.seen.append(("result", content))
@@ -122,6 +135,18 @@ def test_streams_are_put_together_and_order_is_kept() -> None:
         ("stdout", "e"),
     ]
     assert channel.listening is False
+
+
+@pytest.mark.parametrize("relays", [True, False])
+def test_a_large_display_is_taken_apart_only_where_it_must_be(relays: bool) -> None:
+    large = {"data": {"text/plain": "x" * 100_000}}
+    header = {"msg_type": "display_data", "msg_id": "id-1"}
+    message = unpack(pack("iopub", header, large, parent={"msg_id": REQUEST}))
+    outputs = Seen(relays=relays)
+    run_cell(Script(stream("before"), message, stream("after"), REPLY, IDLE), "x", outputs)
+    first, shown, last = outputs.seen
+    assert (first, last) == (("stdout", "before"), ("stdout", "after"))
+    assert shown == (("relay", json.dumps(large).encode()) if relays else ("display", large))
 
 
 def test_a_stream_that_does_not_end_is_shown_meanwhile() -> None:

@@ -52,6 +52,10 @@ def test_an_empty_memory_is_no_wish() -> None:
     assert read(Form(memory=" "))[0] == Request(gpus=1)
 
 
+def test_what_of_the_machine_is_asked() -> None:
+    assert read(Form(memory="", cpus=" 8 ", ram="64GiB"))[0] == Request(gpus=1, cpus=8, ram="64GiB")
+
+
 @pytest.mark.parametrize(
     ("field", "text", "said"),
     [
@@ -64,6 +68,10 @@ def test_an_empty_memory_is_no_wish() -> None:
         ("memory", "16QiB", "'16QiB' is not a size of memory; write it like '16GiB'"),
         ("memory", "16", "'16' has no unit; write '16GiB'"),
         ("memory", "1GiB,2GiB", "memory has 2 sizes for 1 GPU;"),
+        ("cpus", "0", "cpus is 0; ask for more than 0 and at most 4096 cores, such as 8 or 0.5"),
+        ("cpus", "all", "'all' is not a number of cores; write one such as 8, or 0.5"),
+        ("ram", "64", "'64' has no unit; write '64GiB'"),
+        ("ram", "1MiB", "ram is '1MiB'; ask for 64 MiB of the machine's memory at least"),
         ("time", "soon", "'soon' is not a duration; write it like '90s'"),
         ("wait", "-1h", "'-1h' is negative"),
         ("image", "x" * 600, "image"),

@@ -50,6 +50,9 @@ def test_an_allocation_in_a_few_words() -> None:
     assert describe(allocation | {"memory": [16 * GIB, 8 * GIB]}) == "'train': 2 GPUs with 16 GiB, 8 GiB on n1"
     assert describe(allocation | {"gpus": ["a"], "memory": [0]}) == "'train': 1 GPU on n1"
     assert describe(allocation | {"gpus": [], "memory": [], "node": None}) == "'train'"
+    asked = allocation | {"request": {"cpus": 8.0, "ram": 64 * GIB}}
+    assert describe(asked) == "'train': 2 GPUs with 16 GiB each, 8 CPUs, 64 GiB RAM on n1"
+    assert describe(asked | {"gpus": ["a"], "memory": [0], "request": {"cpus": 1.0}}) == "'train': 1 GPU, 1 CPU on n1"
 
 
 def test_a_job_that_was_just_asked_for() -> None:
@@ -72,6 +75,11 @@ def test_a_job_that_was_just_asked_for() -> None:
         ({}, {"write_models": True}, False),
         ({"write_models": True}, {"write_models": True}, True),
         ({}, {"gpus": 2}, False),
+        ({"cpus": 8.0, "ram": 64 * GIB}, {}, True),  # which asks for nothing that it has not
+        ({"cpus": 8.0, "ram": 64 * GIB}, {"cpus": 8, "ram": "64GiB"}, True),
+        ({"cpus": 8.0}, {"cpus": 4}, False),
+        ({"cpus": 8.0}, {"cpus": 8, "ram": "64GiB"}, False),
+        ({"ram": 64 * GIB}, {"ram": "32GiB"}, False),
     ],
 )
 def test_what_is_held_already(held: dict[str, Any], wishes: dict[str, Any], same: bool) -> None:
@@ -98,6 +106,28 @@ def test_allocations() -> None:
         ["train (here)", "running", "n1", "1", "1 GiB", "10 m", ""],
         ["train", "ended (expired)", "n1", "1", "1 GiB", "", "Its time is over."],
     ]
+
+
+def test_what_was_asked_of_the_machine_is_shown_where_any_was() -> None:
+    one = {"id": "i", "name": "a", "state": "running", "node": "n1", "gpus": ["a"], "memory": [GIB], "expires": None}
+    headers, rows = allocation_table([one, one | {"request": {"cpus": 1.5, "ram": 64 * GIB}}])
+    assert headers == ("allocation", "state", "node", "GPUs", "memory each", "CPUs", "RAM", "time left", "note")
+    assert [row[5:7] for row in rows] == [["", ""], ["1.5", "64 GiB"]]
+    headers, rows = allocation_table([one, one | {"request": {"ram": 64 * GIB}}])
+    assert (headers[5:], rows[1][5:]) == (("RAM", "time left", "note"), ["64 GiB", "", ""])
+
+
+def test_what_a_machine_has_left_where_that_is_known() -> None:
+    full = Node(name="n1", cpus=8, cpus_free=6.5, ram=64 * GIB, ram_free=48 * GIB)
+    lost = Node(name="n2", cpus=8, cpus_free=8, ram=64 * GIB, ram_free=64 * GIB, reason="unreachable")
+    headers, rows = node_table(iter([full, lost, Node(name="n3")]), machine=True)
+    assert headers == ("node", "GPUs", "idle", "most free", "CPUs free", "RAM free", "note")
+    assert [row[4:] for row in rows] == [
+        ["6.5/8", "48 GiB of 64 GiB", ""],
+        ["", "", "unreachable"],
+        ["", "", ""],
+    ]
+    assert node_table([full])[0] == node_table([Node(name="n3")], machine=True)[0], "at a glance, and of nothing known"
 
 
 def test_nodes_and_their_gpus() -> None:

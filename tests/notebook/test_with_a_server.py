@@ -6,15 +6,20 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from jupyter_gpufit.cli.check import FrontEnd, Step
 from jupyter_gpufit.cli.demo import DemoServer
-from jupyter_gpufit.notebook.cells import Reply
-from jupyter_gpufit.notebook.channels import Message, WebSocketChannel
-from jupyter_gpufit.notebook.client import Json, RestClient
+from jupyter_gpufit.models import Request
+from jupyter_gpufit.notebook.cells import Reply, run_cell
+from jupyter_gpufit.notebook.channels import WebSocketChannel
+from jupyter_gpufit.notebook.client import Json, RestClient, is_running
+from jupyter_gpufit.notebook.forward import Forwarder, Link
+from jupyter_gpufit.notebook.messages import Message
+from jupyter_gpufit.notebook.outputs import TerminalOutputs
 from jupyter_gpufit.notebook.transport import Http
 
 DEADLINE = 60.0
@@ -127,6 +132,29 @@ def test_run_all_is_forwarded_then_the_session_is_swapped(notebook: FrontEnd, cl
     assert good(notebook.run("print(os.getpid() == home)")) == "True\n"
 
 
+def test_cores_and_ram_are_asked_for_shown_and_asked_for_again(notebook: FrontEnd, client: RestClient) -> None:
+    asked = "%gpufit request --cpus 1 --ram 2GiB --name sized"
+    good(notebook.run(asked))
+    allocation = client.get("sized")
+    assert (allocation["request"]["cpus"], allocation["request"]["ram"]) == (1, 2 * 2**30)
+    until(lambda: notebook.kernel == allocation["kernel_id"], "the session is swapped")
+    names = ("GPUFIT_CPUS", "GPUFIT_RAM", "OMP_NUM_THREADS")
+    told = notebook_says(notebook, f"import os; print(*(os.environ[name] for name in {names}))")
+    assert told.split() == ["1", str(2 * 2**30), "1"]
+    again = notebook_says(notebook, asked)
+    assert f"already runs on 1 GPU, 1 CPU, 2 GiB RAM on {allocation['node']} ('sized'); nothing to do" in again
+    node = next(one for one in client.nodes() if one.name == allocation["node"])
+    assert node.cpus is not None
+    assert (node.cpus_free, node.ram_free) == (node.cpus - 1, (node.ram or 0) - 2 * 2**30)
+    good(notebook.run("%gpufit detach"))
+    until(lambda: "True" in notebook.run("print(os.getpid() == home)").output, "cells run in the local kernel")
+    assert "1 GPU, 1 CPU, 2 GiB RAM" in notebook.run("%gpufit request --cpus 0.5 --name sized").output, "not that one"
+    assert "You hold 'sized': 1 GPU, 1 CPU, 2 GiB RAM" in notebook_says(notebook, asked + " --no-attach")
+    assert re.search(r"atlas\s.*1024 asked", notebook_says(notebook, "%gpufit explain --cpus 1024"))
+    frame = notebook_says(notebook, "nodes = %gpufit nodes\nprint(nodes.set_index('node').cpus_free.to_dict())")
+    assert f"'{node.name}': {node.cpus - 1:g}" in frame
+
+
 def notebook_says(notebook: FrontEnd, cell: str) -> str:
     """For a cell that does not move the session, although it looks like one that does."""
     done = Everything(notebook, [cell])
@@ -226,6 +254,140 @@ def test_one_cell_on_gpus_of_its_own(notebook: FrontEnd, client: RestClient) -> 
     assert out.splitlines()[-2].strip().isdigit() or "running" in out
     assert good(notebook.run("print(there != home)")) == "True\n"
     assert client.allocations() == []
+
+
+class Printed(TerminalOutputs):
+    """What a cell printed and displayed."""
+
+    allow_stdin = False
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.text = ""
+
+    def stream(self, name: str, text: str) -> None:
+        self.text += text
+
+    def display(self, content: Json, *, update: bool = False) -> None:
+        self.text += content["data"]["text/plain"]
+
+
+@pytest.fixture
+def shell() -> Any:
+    """What forwarding needs of one."""
+    return SimpleNamespace(displayhook=SimpleNamespace(prompt_count=1))
+
+
+@pytest.fixture
+def counting(client: RestClient, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Allocations that the server was asked for."""
+    asked: list[str] = []
+    get = client.get
+    monkeypatch.setattr(client, "get", lambda name: (asked.append(name), get(name))[1])
+    return asked
+
+
+def running(client: RestClient, name: str) -> Json:
+    allocation = client.request(Request(gpus=1, name=name))
+    while not is_running(allocation):
+        allocation = client.changed(allocation["id"], allocation["version"])
+    return allocation
+
+
+def test_each_cell_asks_once_whether_the_allocation_is_there(
+    client: RestClient, shell: Any, counting: list[str]
+) -> None:
+    link = Link(client, running(client, "asked"), shell, Printed())
+    try:
+        assert link.run("x = 1").status == "ok"
+        counting.clear()
+        for cell in range(3):
+            assert is_running(link.look(anew=True))
+            assert is_running(link.look()), "of a moment ago"
+            assert link.run("x += 1").status == "ok"
+            assert len(counting) == cell + 1
+        client.release("asked")  # elsewhere
+        assert not is_running(link.look()), "the cell that ran last is no reason to believe that it is there"
+    finally:
+        link.close()
+
+
+@pytest.fixture
+def forwarding(client: RestClient) -> Iterator[Any]:
+    """Runs cells in a kernel without a session, which could not be swapped: its cells are forwarded."""
+    http = Http(client.server)
+    kernel = http.call("POST", "api/kernels", {"name": "python3"})["id"]
+    channel = client.channel({"kernel_id": kernel, "name": "local"})
+
+    def run(code: str) -> tuple[Reply, str]:
+        outputs = Printed()
+        return run_cell(channel, code, outputs), outputs.text
+
+    run("%load_ext jupyter_gpufit\nhome = 1")
+    yield run
+    channel.close()
+    http.call("DELETE", f"api/kernels/{kernel}")
+
+
+def test_a_cell_right_after_a_release_elsewhere_runs_in_the_local_kernel(forwarding: Any, client: RestClient) -> None:
+    assert forwarding("%gpufit request 1 --name gone")[0].status == "ok"
+    assert forwarding("print('home' in globals())")[1] == "False\n"
+    client.release("gone")
+    reply, said = forwarding("print('home' in globals())")
+    assert reply.error is None
+    assert said == "'gone' has been released: this notebook's cells run in its local kernel again.\nTrue\n"
+
+
+def test_forwarded_output_can_be_captured_and_redirected(forwarding: Any) -> None:
+    forwarding("%gpufit request 1 --name captured")
+    large = "print('a' * 200_000); display({'text/plain': 'b' * 200_000}, raw=True)"
+    said = forwarding(f"%%gpufit captured\n{large}")[1]
+    assert len(said) == 400_001
+    local = "%gpufit detach\n%load_ext jupyter_gpufit"
+    assert forwarding(local)[0].error is None
+    captured = (
+        "from IPython.utils.capture import capture_output\nwith capture_output() as got:\n"
+        f"    get_ipython().run_cell_magic('gpufit', 'captured', {large!r})\n"
+        "print(len(got.stdout), [len(one.data['text/plain']) for one in got.outputs])"
+    )
+    assert forwarding(captured)[1] == "200001 [200000]\n"
+    redirected = (
+        "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()) as got:\n"
+        f"    get_ipython().run_cell_magic('gpufit', 'captured', {large!r})\nprint(len(got.getvalue()))"
+    )
+    assert forwarding(redirected)[1] == "b" * 200_000 + "200001\n"
+
+
+def test_single_cells_share_a_connection_while_it_is_good(client: RestClient, shell: Any) -> None:
+    forwarder = Forwarder(shell)
+    allocation = running(client, "single")
+    link, alone = forwarder.link_to(client, allocation)
+    link.outputs = Printed()
+    assert alone
+    assert link.run("x = 1").status == "ok"
+    forwarder.done(link, last=False)
+    again, _ = forwarder.link_to(client, allocation)
+    assert again is link
+    Http(client.server).call("POST", f"api/kernels/{allocation['kernel_id']}/restart", {})
+    until(lambda: not link.well, "it is told")
+    other, _ = forwarder.link_to(client, allocation)
+    other.outputs = Printed()
+    assert other is not link
+    assert other.run("x").error is not None, "another process, without the variables; and no other trouble"
+    forwarder.done(other, last=True)
+    assert not other.well
+    forwarder.close()
+
+
+def test_large_and_small_messages_come_whole(client: RestClient) -> None:
+    channel = client.channel(running(client, "large"))
+    outputs = Printed()
+    try:
+        code = "print('a' * 900_000)\ndisplay({'text/plain': 'b' * 5_000_000}, raw=True)\nprint('c')\n"
+        assert run_cell(channel, code, outputs).status == "ok"
+        assert outputs.text == "a" * 900_000 + "\n" + "b" * 5_000_000 + "c\n"
+    finally:
+        channel.close()
 
 
 def test_what_there_is(notebook: FrontEnd) -> None:

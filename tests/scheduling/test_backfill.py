@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from jupyter_gpufit.cluster.effective import effective
+from jupyter_gpufit.cluster.effective import effective, left_of
 from jupyter_gpufit.memory import GiB
 from jupyter_gpufit.models import Claim, Gpu, GpuProcess, Node, Request
 from jupyter_gpufit.scheduling.backfill import Guard, Outlook, frees
@@ -21,11 +21,13 @@ NOW = 1000.0
 
 
 def reported(name: str, gpus: int, foreign: Iterable[int] = ()) -> Node:
-    """An empty node; on the GPUs `foreign` somebody else computes, on 4 of 16 GiB."""
+    """An empty node with 8 cores; on the GPUs `foreign` somebody else computes, on 4 of 16 GiB."""
     busy = set(foreign)
     return Node(
         name=name,
         age=0.0,
+        cpus=8,
+        cpus_free=8,
         gpus=tuple(
             Gpu(
                 uuid=f"{name}-{i}",
@@ -40,15 +42,15 @@ def reported(name: str, gpus: int, foreign: Iterable[int] = ()) -> Node:
     )
 
 
-def held(node: Node, claims: Iterable[Claim]) -> Node:
+def held(node: Node, claims: Sequence[Claim]) -> Node:
     """`node` while `claims` hold: what the cluster's cache makes of it."""
-    return replace(node, gpus=effective(node.gpus, claims))
+    cpus, ram = left_of(node.cpus, node.ram, claims)
+    return replace(node, gpus=effective(node.gpus, claims), cpus_free=cpus, ram_free=ram)
 
 
-def claim(id: str, node: str, gpus: Mapping[int, int], shared: bool = False) -> Claim:
-    return Claim(
-        allocation=id, scheduler="s", gpus={f"{node}-{i}": size * GiB for i, size in gpus.items()}, shared=shared
-    )
+def claim(id: str, node: str, gpus: Mapping[int, int], shared: bool = False, cpus: float = 0) -> Claim:
+    sizes = {f"{node}-{i}": size * GiB for i, size in gpus.items()}
+    return Claim(allocation=id, scheduler="s", gpus=sizes, shared=shared, cpus=cpus)
 
 
 def outlook(raw: Mapping[str, Node], claims: Mapping[str, list[Claim]], ends: Mapping[str, float]) -> Outlook:
@@ -71,7 +73,10 @@ def clusters(draw: st.DrawFn) -> tuple[dict[str, Node], dict[str, list[Claim]], 
             shared = draw(st.booleans())
             for holder in range(draw(st.integers(1, 2)) if shared else 1):
                 id = f"{name}{len(claims[name])}-{holder}"
-                claims[name].append(claim(id, name, dict.fromkeys(taken, draw(st.integers(0, 8))), shared))
+                sizes = dict.fromkeys(taken, draw(st.integers(0, 8)))
+                claims[name].append(claim(id, name, sizes, shared, draw(st.sampled_from([0, 0, 1, 2.5, 4]))))
+                if draw(st.booleans()):  # the engine tells of it, too
+                    claims[name].append(claims[name][-1])
                 if draw(st.integers(0, 5)):
                     ends[id] = NOW + draw(st.integers(1, 5))
     return raw, claims, ends
@@ -84,6 +89,7 @@ def requests(gpus: st.SearchStrategy[int]) -> st.SearchStrategy[Request]:
         memory=st.sampled_from([0, 4 * GiB, 8 * GiB, 14 * GiB]),
         shared=st.booleans(),
         node=st.sampled_from([None, None, None, "a"]),
+        cpus=st.sampled_from([None, None, 1, 4, 7.5]),
     )
 
 
@@ -120,6 +126,7 @@ def test_the_first_is_delayed_exactly_when_it_would_start_later(cluster, head, l
         scheduler="s",
         gpus=dict(zip(where.gpus, where.memory, strict=True)),
         shared=later.shared,
+        cpus=later.cpus or 0,
     )
     after = {name: [*held_there, *([mine] if name == where.node else [])] for name, held_there in claims.items()}
     until = ends if lasts is None else ends | {"later": NOW + lasts}

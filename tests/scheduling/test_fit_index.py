@@ -135,7 +135,7 @@ def test_cards_count_whatever_the_neighbours_in_the_arrays_look_like() -> None:
 
 
 def test_an_unknown_policy_is_named_with_those_there_are() -> None:
-    with pytest.raises(InvalidValue, match=r"no policy 'worst-fit'; use one of best-fit, claim"):
+    with pytest.raises(InvalidValue, match=r"no policy 'worst-fit'; use one of balance, best-fit"):
         Index().select(Request(), "worst-fit")
 
 

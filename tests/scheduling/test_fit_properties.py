@@ -181,6 +181,7 @@ def test_never_is_said_only_where_no_state_of_the_node_serves(policy: str, node:
     decision = select([node], request_, policy)
     if node.model_store and request_.require_model:  # it may be any, and so the one asked
         node = msgspec.structs.replace(node, models=(StoredModel(name=request_.model),))
+    node = msgspec.structs.replace(node, **{f"{what}_free": most_of(node, what) for what in ("cpus", "ram")})
     if not oracle.considered(msgspec.structs.replace(node, reason=None), request_):
         assert decision.never
     elif not node.gpus and (node.age is None or node.reason is not None):
@@ -190,6 +191,12 @@ def test_never_is_said_only_where_no_state_of_the_node_serves(policy: str, node:
         subsets = chain.from_iterable(combinations(uuids, size) for size in range(len(uuids) + 1))
         ever = any(select([emptied(node, subset)], request_, policy).node is not None for subset in subsets)
         assert decision.never == (not ever)
+
+
+def most_of(node: Node, what: str) -> float:
+    """All of it that there is and that one may have; a lot if it is not known, as it may be that."""
+    known = [getattr(node, what), getattr(node, f"{what}_limit")]
+    return min((most for most in known if most is not None), default=2**40)
 
 
 def emptied(node: Node, idle: Collection[str]) -> Node:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from jupyter_gpufit import Gpu, Node, Request, select
@@ -9,7 +12,7 @@ from jupyter_gpufit.errors import InvalidValue
 from jupyter_gpufit.scheduling import policies
 from jupyter_gpufit.scheduling.candidates import Pool
 from jupyter_gpufit.scheduling.fit import Index
-from jupyter_gpufit.scheduling.policies import POLICIES, BestFit, Policy, find, register
+from jupyter_gpufit.scheduling.policies import POLICIES, BestFit, Policy, find, names, register
 
 
 class EmptiestFirst(BestFit):
@@ -58,12 +61,40 @@ def test_a_policy_object_works_without_being_registered() -> None:
 def test_names_are_unique_and_unknown_ones_refused(registered: Policy) -> None:
     with pytest.raises(InvalidValue, match="there is a policy 'emptiest-first' already"):
         register(EmptiestFirst())
-    with pytest.raises(InvalidValue, match="there is no policy 'worst'; use one of best-fit, claim, emptiest-first"):
+    Taken = type("Taken", (BestFit,), {"name": "balance"})
+    with pytest.raises(InvalidValue, match="there is a policy 'balance' already"):
+        register(Taken())
+    known = "balance, best-fit, claim, emptiest-first, fragmentation"
+    with pytest.raises(InvalidValue, match=f"there is no policy 'worst'; use one of {known}$"):
         find("worst")
     with pytest.raises(InvalidValue, match="there is no policy None"):
         find(None)
 
 
 def test_the_two_readings_of_the_patent_are_there() -> None:
-    assert sorted(POLICIES) == ["best-fit", "claim"]
-    assert find("claim").name == "claim"
+    assert names() == ["balance", "best-fit", "claim", "fragmentation"]
+    for name in names():
+        assert find(name).name == name
+        assert find(name) is find(name)
+
+
+@pytest.mark.parametrize("name", ["balance", "fragmentation"])
+def test_the_potentials_work_by_name_in_select_and_index(name: str) -> None:
+    once, kept = select(NODES, Request(), name), Index(NODES).select(Request(), name)
+    assert once.policy == kept.policy == name
+    assert once.node is not None
+    assert once.explain() == kept.explain()
+    assert once.stages[2].title.endswith("(until more is known of what people ask for)")
+
+
+def test_only_the_potentials_need_numpy() -> None:
+    code = """
+import sys
+from jupyter_gpufit import Gpu, Node, Request, select
+nodes = [Node(name="a", gpus=(Gpu(uuid="G", index=0, memory_total=40, memory_free=40),))]
+assert select(nodes, Request()).node == select(nodes, Request(), "claim").node == "a"
+assert "numpy" not in sys.modules
+assert select(nodes, Request(), "balance").policy == "balance"
+assert "numpy" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

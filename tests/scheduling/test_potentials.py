@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations_with_replacement
+from typing import Any
 
+import numpy as np
 import pytest
+from helpers import oracle
 from helpers.clusters import EXAMPLES, NAMES, clusters, node_named, requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from jupyter_gpufit import Gpu, Node, Request, select
 from jupyter_gpufit.errors import InvalidValue
 from jupyter_gpufit.scheduling import mix as mixes
 from jupyter_gpufit.scheduling.fit import Index
-from jupyter_gpufit.scheduling.host import lacks
 from jupyter_gpufit.scheduling.mix import FEW, NOTHING, Mix, demand
 from jupyter_gpufit.scheduling.potentials import Balance, Fragmentation, Potential
+from jupyter_gpufit.scheduling.terrain import FINEST, Rooms, Terrain
 from jupyter_gpufit.scheduling.worth import WHOLE, worth
 
 GIB = 2**30
 
 
-class HostNode(Node, frozen=True, kw_only=True, gc=False):
-    cpus: float | None = None
-    ram: int | None = None
-
-
-class HostRequest(Request, frozen=True, kw_only=True):
-    cpus: float | None = None
-    ram: int | None = None
-
-
-def node(name: str, *free: int, model: str = "A100", **fields: object) -> HostNode:
+def node(name: str, *free: int, model: str = "A100", **fields: object) -> Node:
     """GPUs of 40 GiB: one that is not all free is shared."""
     gpus = tuple(
         Gpu(
@@ -46,7 +39,7 @@ def node(name: str, *free: int, model: str = "A100", **fields: object) -> HostNo
         )
         for at, size in enumerate(free)
     )
-    return HostNode(name=name, gpus=gpus, **fields)
+    return Node(name=name, gpus=gpus, **fields)
 
 
 def mix_of(*requests: Request, times: int = 40) -> Mix:
@@ -57,8 +50,8 @@ def mix_of(*requests: Request, times: int = 40) -> Mix:
     return mix
 
 
-def part(size: int, **fields: object) -> HostRequest:
-    return HostRequest(memory=size * GIB, shared=True, **fields)
+def part(size: int, **fields: object) -> Request:
+    return Request(memory=size * GIB, shared=True, **fields)
 
 
 # --- worth
@@ -140,7 +133,7 @@ def test_gpus_that_more_may_be_of_are_sought_after_more() -> None:
 
 
 def test_what_wants_several_whole_gpus_is_a_block() -> None:
-    found = demand(mix_of(HostRequest(gpus=4, cpus=8), Request(), part(20, gpus=2)), [node("a", 40, 40, 40, 40)])
+    found = demand(mix_of(Request(gpus=4, cpus=8), Request(), part(20, gpus=2)), [node("a", 40, 40, 40, 40)])
     assert [(block.gpus, block.cores) for block in found.blocks] == [(4, 8.0)]
     assert found.blocks[0].part == pytest.approx(4 / 6, rel=1e-3)
 
@@ -179,7 +172,10 @@ def test_the_index_decides_as_a_fresh_look_does(nodes: list[Node], data: st.Data
 
 def test_a_policy_that_learned_takes_over_the_terrain_of_the_one_before() -> None:
     nodes = [node("a", 40, 20), node("b", 40, 40)]
-    index, policy = Index(nodes), Balance()
+    index = Index(nodes)
+    index.select(part(10), Balance())
+    assert index._terrain is None, "with nothing known there is none"
+    policy = Balance().learned(mix_of(Request()), nodes)
     index.select(part(10), policy)
     before = index._terrain
     learned = policy.learned(mix_of(part(10), Request(gpus=2)), nodes)
@@ -211,24 +207,82 @@ def test_room_for_requests_for_several_is_kept() -> None:
 
 
 def test_gpus_are_worth_less_without_cores() -> None:
-    nodes = [node("a", 40, 40, cpus=64), node("b", 40, 40, cpus=4)]
-    learned = Balance().learned(mix_of(HostRequest(cpus=8), HostRequest(cpus=2)), nodes)
-    assert select(nodes, HostRequest(cpus=2), learned).node == "b"
+    nodes = [node("a", 40, 40, cpus_free=64), node("b", 40, 40, cpus_free=4)]
+    learned = Balance().learned(mix_of(Request(cpus=8), Request(cpus=2)), nodes)
+    assert select(nodes, Request(cpus=2), learned).node == "b"
 
 
 def test_the_title_of_stage_three_says_what_it_goes_by() -> None:
-    stages = [select([node("a", 40)], Request(), policy).stages[2].title for policy in ("best-fit", Balance())]
-    assert stages[0] == "the fullest node first: fewest idle GPUs, then least free memory"
-    assert stages[1] == "the node first where it costs least of what others could use"
+    nodes = [node("a", 40)]
+    policies = ("best-fit", "balance", Balance().learned(mix_of(Request()), nodes))
+    fullest, unknown, learned = (select(nodes, Request(), policy).stages[2].title for policy in policies)
+    assert fullest == "the fullest node first: fewest idle GPUs, then least free memory"
+    assert unknown == f"{fullest} (until more is known of what people ask for)"
+    assert learned == "the node first where it costs least of what others could use"
 
 
-def test_what_the_host_lacks() -> None:
-    one = node("a", 40, cpus=4, ram=8 * GIB)
-    assert lacks(one, HostRequest(cpus=4, ram=8 * GIB)) is None
-    assert lacks(one, HostRequest(cpus=5)) == "it has 4 cores free, 5 asked"
-    assert lacks(one, HostRequest(ram=9 * GIB)) == "it has 8 GiB of host memory free, 9 GiB asked"
-    assert lacks(replace(one, cpus=None), HostRequest(cpus=1)) == "how many cores it has is not known, 1 asked"
-    assert lacks(replace(one, ram=None), HostRequest(ram=GIB)) == (
-        "how much host memory it has is not known, 1 GiB asked"
-    )
-    assert lacks(Node(name="n"), Request()) is None
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(nodes=clusters(), request=requests(), name=st.sampled_from(["balance", "fragmentation"]))
+def test_with_nothing_known_the_order_is_that_of_best_fit(nodes: list[Node], request: Request, name: str) -> None:
+    expected = select(nodes, request, "best-fit")
+    for found in (select(nodes, request, name), Index(nodes).select(request, name)):
+        assert (found.placement, found.fitting) == (expected.placement, expected.fitting)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(nodes=clusters(), data=st.data())
+def test_a_policy_that_was_prepared_decides_as_a_fresh_look_does(nodes: list[Node], data: st.DataObject) -> None:
+    known, index, now = policies(), Index(nodes), {node.name: node for node in nodes}
+    index.select(data.draw(requests()), data.draw(st.sampled_from(known)))
+    policy = data.draw(st.sampled_from(known))
+    ready = index.prepare()(policy)
+    for name in data.draw(st.lists(st.sampled_from(NAMES), max_size=6), label="changed meanwhile"):
+        if name in now and data.draw(st.booleans(), label=f"remove {name}"):
+            del now[name]
+            index.remove(name)
+        else:
+            now[name] = data.draw(node_named(name))
+            index.update(now[name])
+    ready()
+    request = data.draw(requests())
+    assert index.select(request, policy).explain() == select(now.values(), request, policy).explain()
+
+
+def test_what_was_prepared_is_not_worked_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [node(f"n{at:03}", 40, 20) for at in range(100)]
+    index, mix = Index(nodes), mix_of(part(10), Request(gpus=2))
+    policy = Balance().learned(mix, nodes)
+    index.select(part(10), policy)
+    again = Balance().learned(mix, nodes)
+    index.prepare()(again)()
+    seen: list[int] = []
+    height = Balance.height
+
+    def counted(self: Balance, rooms: Rooms, tables: Any) -> Any:
+        seen.append(len(rooms.cores))
+        return height(self, rooms, tables)
+
+    monkeypatch.setattr(Balance, "height", counted)
+    assert index.select(part(10), again).node == "n000"
+    assert seen == []
+    index.update(node("n050", 40, 10))
+    assert index.select(part(10), again).node == "n050"
+    assert seen == [1, 1], "one node, before and after"
+    index.update(node("n050", 40, 10))
+    index.select(part(10), again)
+    assert seen == [1, 1], "a report that says nothing new"
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(nodes=clusters(), request_=requests())
+def test_placing_costs_what_the_formulas_say(nodes: list[Node], request_: Request) -> None:
+    able = [at for at, one in enumerate(nodes) if oracle.best_fit([one], request_) is not None]
+    for policy in policies():
+        if not policy.knows:
+            continue
+        if isinstance(policy, Balance):
+            policy = Balance(policy.demand, replace(policy.setting, least=0))  # which would tell a hair's breadth apart
+        prices = oracle.prices(nodes, policy)
+        keys = Terrain(policy, enumerate(nodes)).costs(request_, np.array(able, dtype=np.intp))
+        for key, at in zip(keys.tolist(), able, strict=True):
+            assert key / FINEST == pytest.approx(oracle.cost(nodes[at], request_, policy, prices), abs=1e-6)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from jupyter_gpufit.errors import ClaimLost, Forbidden, LaunchError, NeverFits, NoFit
 from jupyter_gpufit.inventory import Inventory, Quota
-from jupyter_gpufit.models import Allocation, EndReason, Queued, Request, State
+from jupyter_gpufit.models import Allocation, EndReason, Node, Queued, Request, State
 
 
 async def waits(lab: Lab, **wishes: Any) -> Allocation:
@@ -31,7 +31,7 @@ def standing(lab: Lab, asked: Allocation) -> Queued:
 
 async def settled(lab: Lab) -> None:
     """Until nothing is left to be looked at."""
-    await eventually(lambda: lab.scheduler._room is None and not lab.scheduler._untold)
+    await eventually(lambda: lab.scheduler._room is None and lab.scheduler._telling is None)
 
 
 # --- the order
@@ -497,3 +497,52 @@ async def test_what_never_fits_does_not_wait_and_delays_nobody() -> None:
         assert standing(lab, big).missing.startswith("No node of this cluster could ever give 2 GPUs")
         lab.cluster.put(node("b", 1))
         await lab.running(node="b")
+
+
+# --- many that wait
+
+
+async def test_those_that_ask_for_the_same_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Lab(node("a", 2), node("b", 1)) as lab:
+        holder = await lab.running(gpus=2)
+        await lab.running(node="b")
+        await settled(lab)
+        asked: list[str | None] = []
+        select = lab.scheduler._fleet.index.select
+
+        def counted(request: Any, *others: Any) -> Any:
+            asked.append(request.describe())
+            return select(request, *others)
+
+        monkeypatch.setattr(lab.scheduler._fleet.index, "select", counted)
+        alike = [await waits(lab, gpus=2, name=f"alike-{n}", time=f"{n + 1}h") for n in range(10)]
+        other = await waits(lab, gpus=1, node="b")
+        assert asked == ["2 GPUs", "1 GPU"], "nothing has changed in between"
+        await settled(lab)
+        assert len(asked) == 2, "nor by their waiting"
+        assert [standing(lab, each).position for each in (*alike, other)] == list(range(1, 12))
+        assert standing(lab, alike[0]).frees == f"it can start when {holder.name!r} on a ends"
+        assert standing(lab, alike[9]).frees.endswith("and those before it have started")
+        await lab.end(holder.id)
+        await lab.until(alike[0].id, "running")
+        await settled(lab)
+        assert standing(lab, alike[1]).position == 1
+        assert standing(lab, alike[1]).frees == "it can start when 'alike-0' on a ends"
+
+
+async def test_gauges_are_no_reason_to_look_at_those_that_wait() -> None:
+    def holding(load: int, free: int) -> Node:
+        held, idle = node("a", 2).gpus
+        held = replace(held, idle=False, utilization=load, memory_free=free)
+        return replace(node("a", 2), gpus=(held, idle))
+
+    async with Lab(holding(3, GIB)) as lab:
+        asked = await waits(lab, gpus=2)
+        await settled(lab)
+        before = lab.scheduler._changes
+        lab.cluster.put(holding(97, 2 * GIB))
+        assert lab.scheduler._changes == before
+        assert lab.scheduler._room is not None, "but it may be told something else, some time"
+        lab.cluster.put(node("a", 2))
+        assert lab.scheduler._changes > before
+        await lab.until(asked.id, "running")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from helpers.fakes import GIB, FakeHost
-from helpers.lab import Lab
+from helpers.fakes import GIB, FakeEngine, FakeHost
+from helpers.lab import Lab, eventually
 
 from jupyter_gpufit.cluster.cache import Cache
 from jupyter_gpufit.errors import NoFit
@@ -78,3 +78,20 @@ async def test_foreign_use_and_a_node_that_fails_are_respected() -> None:
         with pytest.raises(NoFit) as refused:
             await lab.request()
         assert "connection refused" in refused.value.details["stages"][0]["rejected"]["a"]
+
+
+async def test_cores_are_counted_once_and_given_back() -> None:
+    lab = CachedLab()
+    lab.engines["a"] = FakeEngine("a", machine=(8.0, 64 * GIB))
+    async with lab:
+        await eventually(lambda: lab.cache.node("a").cpus == 8)
+        held = await lab.running(cpus=5, ram="60GiB")
+        shown = lab.cache.node("a")
+        assert (shown.cpus_free, shown.ram_free) == (3, 4 * GIB)
+        with pytest.raises(NoFit) as refused:
+            await lab.request(cpus=4)
+        assert "3 of its 8 cores free, 4 asked" in refused.value.details["stages"][0]["rejected"]["a"]
+        waiting = await lab.request(cpus=4, wait="1h")
+        await lab.end(held.id)
+        await lab.until(waiting.id, "running")
+        assert lab.cache.node("a").cpus_free == 4

@@ -262,6 +262,35 @@ async def test_saving_does_not_wait_for_the_disk(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_those_that_wait_for_the_disk_at_once_wait_for_one_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = await Store.open(tmp_path)
+    writes: list[int] = []
+    write_now = store._write_now
+
+    def counted(strict: bool) -> None:
+        writes.append(len(store._waiting))
+        write_now(strict)
+
+    monkeypatch.setattr(store, "_write_now", counted)
+    await store.flush()
+    assert writes == [], "there is nothing to be written"
+
+    async def save(n: int) -> None:
+        store.save(entry(f"x{n}"))
+        await store.flush()
+        there = await asyncio.get_running_loop().run_in_executor(
+            store._thread, lambda: store._connection.execute("SELECT id FROM entries").fetchall()
+        )
+        assert (f"x{n}",) in there
+
+    await asyncio.gather(*(save(n) for n in range(20)))
+    assert sum(writes) == 20
+    assert len(writes) < 5
+    await store.close()
+
+
 async def test_an_opening_that_is_cancelled_lets_go_of_the_file(tmp_path: Path) -> None:
     opening = asyncio.create_task(Store.open(tmp_path))
     await asyncio.sleep(0)
@@ -301,9 +330,37 @@ async def test_what_is_forgotten_is_overwritten(tmp_path: Path) -> None:
     assert b"the key of a kernel" in content(tmp_path)
     store.forget_memories("x")
     await store.flush()
-    assert b"the key of a kernel" not in content(tmp_path), "while it is open"
+    await eventually(lambda: b"the key of a kernel" not in content(tmp_path))  # while it is open
+    store.remember("y", "kernel", secret)
+    await store.flush()
+    store.forget_memories("y")
     await store.close()
     assert b"the key of a kernel" not in content(tmp_path)
+
+
+async def test_what_was_forgotten_by_one_that_was_killed_is_overwritten_by_the_next(tmp_path: Path) -> None:
+    code = f"""
+import asyncio, os, signal, sys
+from pathlib import Path
+from jupyter_gpufit.scheduling import store as module
+async def main():
+    module.TIDY = 3600.0
+    store, _ = await module.Store.open(Path({str(tmp_path)!r}))
+    await store.kept("x", "log")
+    store.remember("x", "kernel", b"the key of a kernel" * 50)
+    await store.flush()
+    store.forget_memories("x")
+    await store.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main())
+"""
+    child = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True)
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    assert b"the key of a kernel" in content(tmp_path)
+    store, _ = await Store.open(tmp_path)
+    assert store.memories == {}
+    await eventually(lambda: b"the key of a kernel" not in content(tmp_path))
+    await store.close()
 
 
 def content(directory: Path) -> bytes:
@@ -325,21 +382,63 @@ async def test_memories_of_a_dead_scheduler_are_taken_over_and_are_not_left_ther
     await heir.close()
 
 
-async def test_a_file_of_the_version_before_is_taken_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "since"), [(1, "memories kept facts"), (2, "kept facts"), (3, "facts")])
+async def test_a_file_of_a_version_before_is_taken_up(tmp_path: Path, version: int, since: str) -> None:
     store, _ = await Store.open(tmp_path)
     store.save(entry("x"))
     await store.close()
     with sqlite3.connect(tmp_path / "gpufit.sqlite") as connection:
-        connection.execute("DROP TABLE memories")
-        connection.execute("DROP TABLE kept")
-        connection.execute("PRAGMA user_version = 1")
+        for table in since.split():
+            connection.execute(f"DROP TABLE {table}")
+        connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
     store, entries = await Store.open(tmp_path)
     assert entries == [entry("x")]
     store.remember("x", "kernel", b"k")
+    store.keep("x", "log", b"l")
+    store.note("mix", b"m")
     await store.close()
     store, _ = await Store.open(tmp_path)
-    assert store.memories == {"x": {"kernel": b"k"}}
+    assert (store.memories, store.facts) == ({"x": {"kernel": b"k"}}, {"mix": b"m"})
+    assert await store.kept("x", "log") == b"l"
+    await store.close()
+
+
+async def test_facts_are_of_one_file_and_a_new_one_begins_with_those_it_takes_over(tmp_path: Path) -> None:
+    first, _ = await Store.open(tmp_path)
+    first.note("mix", b"old")
+    first.note("mix", b"first")
+    second, _ = await Store.open(tmp_path)
+    assert (first.facts, second.facts) == ({"mix": b"first"}, {})
+    second.note("mix", b"second")
+    second.note("other", b"2")
+    second.save(entry("x"))
+    await second.close()
+    assert [one.id for one in await first.adopt(0)] == ["x"]
+    assert first.facts == {"mix": b"first"}, "one that runs knows its own"
+    await first.close()
+    first.note("mix", b"late")  # after the end: nothing, and no error
+    heir, _ = await Store.open(tmp_path)
+    assert heir.facts == {"mix": b"first", "other": b"2"}
+    (tmp_path / "gpufit-3.sqlite").touch()
+    third, _ = await Store.open(tmp_path)
+    assert (third.path, third.facts) == (second.path, {"mix": b"second", "other": b"2"})
+    await third.close()
+    await heir.close()
+
+
+async def test_a_fact_that_a_full_disk_refused_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = await Store.open(tmp_path)
+    store._connection.execute("PRAGMA query_only = ON")
+    store.note("mix", b"1")
+    with pytest.raises(StoreError, match="cannot be written"):
+        await store.flush()
+    store._connection.execute("PRAGMA query_only = OFF")
+    await store.close()
+    store, _ = await Store.open(tmp_path)
+    assert store.facts == {"mix": b"1"}
     await store.close()
 
 
@@ -356,6 +455,7 @@ async def test_what_was_a_model_of_gpu_is_called_so(tmp_path: Path) -> None:
         connection.execute("UPDATE entries SET data = ? WHERE id = 'x'", (msgspec.json.encode(old),))
         connection.execute("INSERT INTO entries VALUES ('z', 0, ?)", (b"no entry",))
         connection.execute("DROP TABLE kept")
+        connection.execute("DROP TABLE facts")
         connection.execute("PRAGMA user_version = 2")
     connection.close()
     store, entries = await Store.open(tmp_path)

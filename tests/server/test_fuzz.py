@@ -52,6 +52,8 @@ wishes = st.fixed_dictionaries(
         "gpu_model": st.sampled_from(["*fake*", "[[:alpha:]]", "(?P<"]) | anything,
         "labels": st.dictionaries(text, text | anything, max_size=3) | anything,
         "share_card": st.booleans() | anything,
+        "cpus": st.floats() | st.integers(-2, 5000) | anything,
+        "ram": sizes | anything,
         "model": text | anything,
         "require_model": st.booleans() | anything,
         "folder": st.sampled_from(["", ".", "..", "/", "/nowhere", "a/../..", "\x00"]) | text | anything,

@@ -142,6 +142,7 @@ BEYOND = (
     "in its model store",
     "than a process can have",
     "a character that no path can have",
+    "of the machine's memory at least",  # a size with a unit
 )
 """What is refused although the description, which cannot say that, allows it."""
 

@@ -213,3 +213,43 @@ async def test_the_doctor_looks_from_the_server(tmp_path: Path, simulated: Path)
         right = [check["check"] for check in found["checks"] if check["verdict"] == "right"]
         assert right == ["reporter", "report", "container", "ipykernel", "ports", "gpu", "kernel"], found
         await ready(front)
+
+
+async def test_a_policy_that_learns_serves_and_says_what_it_goes_by(tmp_path: Path, simulated: Path) -> None:
+    inventory = tmp_path / simulated.name
+    nodes = inventory.read_text()
+    inventory.write_text(f'policy = "balance"\n{nodes}')
+    config = {"GpufitExtension": {"inventory": str(inventory)}}
+    fullest = "the fullest node first: fewest idle GPUs, then least free memory (until more is known of what people ask"
+    async with server_here(tmp_path, config, extension=True) as here, here.front() as front:
+
+        async def explained() -> tuple[str, str]:
+            decision = (await front.gpufit("POST", "explain", {"gpus": 1}, expect=200)).json
+            return decision["policy"], decision["stages"][2]["title"]
+
+        async def goes_by_what_it_learned() -> bool:
+            return (await explained())[1] == "the node first where it costs least of what others could use"
+
+        await ready(front)
+        assert (await front.gpufit("GET", "about", expect=200)).json["policy"] == "balance"
+        assert await explained() == ("balance", f"{fullest} for)")
+        made = await front.request(gpus=2, memory="10GiB")
+        assert (made["state"], made["node"]) == ("running", "small")
+        for _ in range(24):  # refused ones tell as much of what people ask for
+            await front.gpufit("POST", "allocations", {"gpus": 3, "memory": "40GiB", "node": "small"}, expect=422)
+        await eventually(goes_by_what_it_learned)
+        other = await front.request(gpus=2, memory="10GiB")
+        assert (other["state"], other["node"]) == ("running", "large")
+        for one in (made, other):
+            await front.release(one["id"])
+
+        async def chosen() -> bool:
+            return (await front.gpufit("GET", "about", expect=200)).json["policy"] == "fragmentation"
+
+        inventory.write_text(f'policy = "fragmentation"\n{nodes}')
+        await eventually(chosen)
+        assert (await explained())[0] == "fragmentation"
+        await eventually(goes_by_what_it_learned)
+    async with server_here(tmp_path, config, extension=True) as here, here.front() as front:
+        await ready(front)
+        await eventually(goes_by_what_it_learned)  # by what it had been asked before

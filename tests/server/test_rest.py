@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from helpers.contract import check, document, operations
-from helpers.fakes import GIB, node
+from helpers.fakes import GIB, Gate, node
 from helpers.frontend import Answer, eventually
 
 from jupyter_gpufit import __version__
 from jupyter_gpufit.errors import GpufitError
 from jupyter_gpufit.inventory import Inventory, NodeSpec, Quota
 from jupyter_gpufit.models import Request
+from jupyter_gpufit.server import handlers
 from jupyter_gpufit.server.handlers import HANDLERS
 
 if TYPE_CHECKING:
@@ -103,6 +104,24 @@ async def test_explain(office: Office) -> None:
     assert "n1" in none["stages"][0]["rejected"]
     assert none["never"] is True
     assert (await call(office, "GET", "allocations", expect=200)).json == {"allocations": []}, "nothing is reserved"
+
+
+async def test_what_is_asked_of_the_machine_is_had_once(office: Office) -> None:
+    office.parts.cluster.put(node("n3", gpus=4, cpus=8, ram=64 * GIB))
+    wish = {"cpus": 6, "ram": "40GiB"}
+    made = await running(office, **wish)
+    assert (made["node"], made["request"]) == ("n3", {"cpus": 6, "ram": 40 * GIB})
+    left = (await call(office, "GET", "nodes/n3", expect=200)).json
+    assert [left[key] for key in ("cpus", "cpus_free", "ram", "ram_free")] == [8, 2, 64 * GIB, 24 * GIB]
+    unknown = (await call(office, "GET", "nodes/n1", expect=200)).json
+    assert [unknown[key] for key in ("cpus", "cpus_free", "cpus_limit", "ram", "ram_free", "ram_limit")] == [None] * 6
+    more = (await call(office, "POST", "allocations", wish, expect=409)).json
+    assert (more["error"], "6 CPUs, 40 GiB RAM" in more["message"]) == ("no-fit", True)
+    told = " ".join(text for stage in more["details"]["stages"] for text in stage["rejected"].values())
+    assert "6 asked" in told
+    assert "not known" in told, "of n1 and n2"
+    again = (await call(office, "POST", "explain", made["request"] | {"cpus": 2, "ram": 24 * GIB}, expect=200)).json
+    assert again["node"] == "n3", "what an allocation shows of its request can be asked for"
 
 
 async def test_explain_without_the_stages(office: Office) -> None:
@@ -216,6 +235,33 @@ async def test_waiting_for_a_change(office: Office) -> None:
     assert answer.seconds < 4
     # It has changed since then already: at once.
     assert (await call(office, "GET", path + "4", expect=200)).seconds < 2
+
+
+async def test_steps_that_follow_each_other_at_once_are_told_together(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def asked() -> tuple[Gate, str, int]:
+        gate = office.parts.script.hold("prepare")
+        made = (await call(office, "POST", "allocations", {}, expect=202)).json
+        await gate.arrived.wait()
+        now = (await call(office, "GET", f"allocations/{made['id']}", expect=200)).json
+        return gate, f"allocations/{made['id']}?after={now['version']}&wait=4", now["version"]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(handlers, "_TOGETHER", 4.0)
+        gate, path, version = await asked()
+        waiting = asyncio.create_task(call(office, "GET", path, expect=200))
+        gate.open()
+        answer = await waiting
+    assert answer.json["state"] == "running"
+    assert answer.json["version"] > version + 1
+    gate, path, version = await asked()
+    office.parts.script.hold("kernel")  # as soon as a step takes longer, those before it are told
+    gate.open()
+    answer = await call(office, "GET", path, expect=200)
+    assert answer.json["state"] == "starting"
+    assert answer.json["version"] > version
+    assert answer.seconds < 4
 
 
 async def test_the_longest_wait(office: Office) -> None:
@@ -335,6 +381,20 @@ BAD_BODIES = [
     b'{"image": 1}',
     b'{"node": ["n1"]}',
     b'{"share_card": 1}',
+    b'{"cpus": 0}',
+    b'{"cpus": -1}',
+    b'{"cpus": 4097}',
+    b'{"cpus": "8"}',
+    b'{"cpus": true}',
+    b'{"cpus": NaN}',
+    b'{"cpus": [1]}',
+    b'{"ram": 0}',
+    b'{"ram": 1048576}',
+    b'{"ram": "1MiB"}',
+    b'{"ram": "64"}',
+    b'{"ram": 1.5}',
+    b'{"ram": true}',
+    b'{"ram": ["8GiB"]}',
     b'{"gpu": 1}',
     b'{"\x00": 1}',
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import psutil
 from helpers.browser import REMOTE, Notebook
@@ -120,6 +121,47 @@ def test_a_new_notebook_by_mouse_alone_then_moved_to_more_gpus_then_in_the_queue
     form.button("Attach Untitled.ipynb").click()
     notebook.until(lambda: "later waits: it is number 1 of 1 in the queue." in form.outcome(), "its place in the queue")
     notebook.picture("request-queued")
+
+
+def test_cores_and_ram_by_keys_alone_then_on_the_card_and_at_the_node(notebook: Notebook) -> None:
+    notebook.open("sized.ipynb", "1")
+    sidebar = Sidebar(notebook, width=600)
+    form, keys = sidebar.form, notebook.page.keyboard
+    more = form.root.locator("summary", has_text="More")
+    more.focus()
+    keys.press("Enter")
+    keys.press("Tab")
+    assert form.field("CPUs").evaluate("field => field === document.activeElement")
+    keys.type("4096")
+    notebook.until(lambda: "No node has 1 GPU with 8 GiB, 4096 CPUs now." in form.verdict(), "the dry run to say no")
+    keys.press("Control+a")
+    keys.type("4097")
+    mistake = "'4097' is no number of cores; write one such as 8 or 0.5, at most 4096"
+    notebook.until(lambda: mistake in form.root.inner_text(), "what is wrong")
+    described = form.field("CPUs").get_attribute("aria-describedby")
+    assert notebook.page.locator(f"[id='{described}']").inner_text() == mistake
+    notebook.picture("request-cpus-mistake")
+    keys.press("Control+a")
+    keys.type("1")
+    keys.press("Tab")
+    keys.type("1GiB")
+    notebook.until(lambda: "the tightest of 2 that fit" in form.verdict(), "the dry run")
+    form.field("Name").fill("sized")
+    form.button("Attach sized.ipynb").press("Enter")
+    notebook.until(lambda: "1 CPU, 1 GiB RAM" in sidebar.card("sized").text(), "the card")
+    told = notebook.until(lambda: _held(notebook, "sized"), "the kernel")
+    assert (told["request"]["cpus"], told["request"]["ram"]) == (1, 2**30)
+    cluster = sidebar.cluster
+    cluster.button(told["node"]).press("Enter")
+    cores, ram = notebook.server.get(f"gpufit/api/v1/nodes/{told['node']}")["cpus"], " GiB free"
+    details = cluster.details(told["node"])
+    notebook.until(lambda: f"{cores - 1:g} of {cores:g} free" in details.inner_text(), "what is left of the machine")
+    assert ram in details.inner_text()
+    notebook.picture("request-cpus-node")
+
+
+def _held(notebook: Notebook, name: str) -> Any:
+    return next((one for one in notebook.allocations() if one["name"] == name and one["state"] == "running"), None)
 
 
 def _kill(allocation: str) -> None:

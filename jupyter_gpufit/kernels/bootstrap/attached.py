@@ -35,7 +35,7 @@ LOCAL_ONLY = ("panel", "attach", *TERMINAL_TOO)
 VERBS = ("request", "extend", "detach", "release", *LOCAL_ONLY)
 
 OPTIONS = {
-    "request": ("--memory", "--name", "--help"),
+    "request": ("--memory", "--cpus", "--ram", "--name", "--help"),
     "release": ("--all", "--help"),
     "": ("--help",),
 }
@@ -72,17 +72,23 @@ class Held:
         self.node = environment.get("GPUFIT_NODE", "")
         self.gpus = [uuid for uuid in environment.get("GPUFIT_GPUS", "").split(",") if uuid]
         self.memory = [int(size) for size in environment.get("GPUFIT_MEMORY", "").split(",") if size]
+        self.cpus = float(environment.get("GPUFIT_CPUS") or 0)
+        self.ram = int(environment.get("GPUFIT_RAM") or 0)
+        """Of the machine, as far as any was asked for; else 0."""
         self.direct = environment.get("GPUFIT_DIRECT") == "1"
         self.job = environment.get("GPUFIT_JOB") == "1"
         """This kernel runs a notebook that is a job: nobody watches, and no server hears what is asked here."""
 
     def __str__(self) -> str:
-        noun = "GPU" if len(self.gpus) == 1 else "GPUs"
-        sizes = sorted(set(self.memory))
-        if not any(sizes):
-            return f"{len(self.gpus)} {noun} on {self.node}"
-        each = "" if len(self.gpus) == 1 or len(sizes) > 1 else " each"
-        return f"{len(self.gpus)} {noun} with {', '.join(size_text(size) for size in sizes)}{each} on {self.node}"
+        parts = [f"{len(self.gpus)} {'GPU' if len(self.gpus) == 1 else 'GPUs'}"]
+        if any(sizes := sorted(set(self.memory))):
+            each = "" if len(self.gpus) == 1 or len(sizes) > 1 else " each"
+            parts[0] += f" with {', '.join(size_text(size) for size in sizes)}{each}"
+        if self.cpus:
+            parts.append(f"{self.cpus:g} {'CPU' if self.cpus == 1 else 'CPUs'}")
+        if self.ram:
+            parts.append(f"{size_text(self.ram)} RAM")
+        return f"{', '.join(parts)} on {self.node}"
 
 
 class Leaving:
@@ -263,11 +269,18 @@ def request(held: Held, words: list[str]) -> None:
     parser = Parser(prog="%gpufit request", add_help=False, allow_abbrev=False)
     parser.add_argument("gpus", nargs="?", type=int, default=1)
     parser.add_argument("-m", "--memory", nargs="+", default=[])
+    parser.add_argument("--cpus", type=float)
+    parser.add_argument("--ram")
     parser.add_argument("--name")
     asked, _ = parser.parse_known_args(words)
     sizes = [size_bytes(part) for word in asked.memory for part in word.split(",") if part]
     sizes = sizes * asked.gpus if len(sizes) <= 1 else sizes
-    same_size = asked.gpus == len(held.gpus) and (not sizes or sorted(sizes) == sorted(held.memory))
+    same_size = (
+        asked.gpus == len(held.gpus)
+        and (not sizes or sorted(sizes) == sorted(held.memory))
+        and (asked.cpus is None or max(0.01, round(asked.cpus, 2)) == held.cpus)  # engines count no finer
+        and (asked.ram is None or size_bytes(asked.ram) == held.ram)
+    )
     if asked.name == held.name or (asked.name is None and same_size):
         print(f"This notebook already runs on {held} ({held.name!r}); nothing to do.")
         return

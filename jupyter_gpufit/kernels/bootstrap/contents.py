@@ -83,7 +83,13 @@ def held(allocation: Allocation) -> dict[str, str]:
         "GPUFIT_GPUS": ",".join(allocation.gpus),
         "GPUFIT_MEMORY": ",".join(str(size) for size in allocation.memory),
     }
-    return told | ({"GPUFIT_MODEL": allocation.request.model} if allocation.request.model else {})
+    asked = allocation.request
+    wishes = {
+        "GPUFIT_MODEL": asked.model or "",
+        "GPUFIT_CPUS": "" if asked.cpus is None else f"{asked.cpus:g}",
+        "GPUFIT_RAM": "" if asked.host_memory is None else str(asked.host_memory),
+    }
+    return told | {name: wish for name, wish in wishes.items() if wish}
 
 
 @cache

@@ -239,6 +239,12 @@ export function node(name: string, more: Partial<Node> = {}): Node {
     models: null,
     model_store: false,
     models_write: true,
+    cpus: null,
+    cpus_free: null,
+    cpus_limit: null,
+    ram: null,
+    ram_free: null,
+    ram_limit: null,
     ...more
   };
 }

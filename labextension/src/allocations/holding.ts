@@ -5,7 +5,7 @@ import { gpusLine } from '../cluster/describe';
 import { formatClock, formatDuration, formatSize, parseSize } from '../format';
 import type { GpuFitModel } from '../model';
 import type { Mark } from '../ui/marks';
-import type { Allocation, Attachment, Node, Queued } from '../wire';
+import type { Allocation, Attachment, Node, Queued, Request } from '../wire';
 
 /** How a state looks, beside its word. */
 export type Tone = 'busy' | 'good' | 'warn' | 'bad' | 'quiet';
@@ -188,7 +188,16 @@ export function gpuWords(
   const sizes = gpus.length > 0 ? memory : asked(request.memory);
   const what = gpusOf(allocation, nodes, trans);
   const each = sizeWords(sizes, count, trans);
-  return [what, each, allocation.shared ? trans.__('shared') : ''].filter(Boolean).join(', ');
+  const shared = allocation.shared ? trans.__('shared') : '';
+  return [what, each, ...machineWords(request, trans), shared].filter(Boolean).join(', ');
+}
+
+/** What was asked of the machine beside GPUs: `8 CPUs`, `64 GiB RAM`. */
+function machineWords({ cpus, ram }: Partial<Request>, trans: TranslationBundle): string[] {
+  return [
+    ...(cpus === undefined ? [] : [cpus === 1 ? trans.__('1 CPU') : trans.__('%1 CPUs', cpus)]),
+    ...asked(ram).map(size => trans.__('%1 RAM', formatSize(size)))
+  ];
 }
 
 /** `2 × A100-40GB + 1 × L4`, without the memory of each. */

@@ -115,6 +115,33 @@ export function memoryLine(node: Node, trans: TranslationBundle): string {
     : trans.__('%1 of %2 GiB', Math.floor(free / GiB), Math.floor(total / GiB));
 }
 
+/** `6 of 8 free`, or `6 of 8 free, at most 4 for one`: cores of the machine; empty: nothing is known of them. */
+export function coresLine(node: Node, trans: TranslationBundle): string {
+  const { cpus, cpus_free, cpus_limit } = node;
+  return leftLine(cpus, cpus_free, cpus_limit, String, trans);
+}
+
+/** `48 GiB of 64 GiB free`: the machine's own memory, likewise. */
+export function ramLine(node: Node, trans: TranslationBundle): string {
+  return leftLine(node.ram, node.ram_free, node.ram_limit, formatSize, trans);
+}
+
+function leftLine(
+  all: number | null,
+  free: number | null,
+  limit: number | null,
+  words: (amount: number) => string,
+  trans: TranslationBundle
+): string {
+  if (all === null || free === null) {
+    return '';
+  }
+  const left = trans.__('%1 of %2 free', words(free), words(all));
+  return limit === null || limit >= all
+    ? left
+    : trans.__('%1, at most %2 for one', left, words(limit));
+}
+
 /** How well a node is: `ok` needs no words. */
 export interface Health {
   level: 'ok' | 'warning' | 'error';

@@ -6,7 +6,7 @@ import { formatMoment, formatSize } from '../format';
 import { useClock } from '../ui/hooks';
 import type { Gpu, GpuProcess, Node, StoredModel } from '../wire';
 import type { Holdings } from './bars';
-import { gpuName, healthOf, memoryOf, modelsLine, usersOf } from './describe';
+import { coresLine, gpuName, healthOf, memoryOf, modelsLine, ramLine, usersOf } from './describe';
 import { Doctor } from './doctor';
 import type { Examination } from './examining';
 import { GpuBar } from './gpubar';
@@ -24,6 +24,7 @@ export function NodeDetail(props: NodeDetailProps): React.JSX.Element {
   const { node, holdings, examination, trans } = props;
   useClock(5000); // its last report gets older without an event
   const health = healthOf(node, silenceOf(node), trans);
+  const [cores, ram] = [coresLine(node, trans), ramLine(node, trans)];
   const labels = Object.entries(node.labels).map(([key, value]) => `${key}=${value}`);
   return (
     <div
@@ -63,6 +64,8 @@ export function NodeDetail(props: NodeDetailProps): React.JSX.Element {
       </ul>
       <dl className="jp-GpuFit-facts">
         <Fact name={trans.__('GPUs')} value={modelsLine(node, trans)} />
+        {cores !== '' && <Fact name={trans.__('CPUs')} value={cores} />}
+        {ram !== '' && <Fact name={trans.__('RAM')} value={ram} />}
         <Fact name={trans.__('Driver')} value={node.driver ?? trans.__('unknown')} />
         <Fact name={trans.__('CUDA')} value={node.cuda ?? trans.__('unknown')} />
         <Fact name={trans.__('Kernels run')} value={launcherOf(node, trans)} />

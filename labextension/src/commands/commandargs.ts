@@ -42,6 +42,15 @@ const wishes = {
     items: { type: ['string', 'integer'] },
     description: 'Memory of each GPU: bytes or text such as 16GiB; a list has one for each.'
   },
+  cpus: {
+    type: 'number',
+    exclusiveMinimum: 0,
+    description: 'Cores of the machine for it alone, such as 8 or 0.5.'
+  },
+  ram: {
+    type: ['string', 'integer'],
+    description: "The machine's own memory for it alone: bytes or text such as 64GiB."
+  },
   name: { type: 'string', description: 'Name of the allocation.' },
   image: { type: 'string', description: 'Container image to run.' },
   time: { ...duration, description: 'It ends by itself after that: seconds, or such as 2h.' },

@@ -19,6 +19,9 @@ export interface Form {
   /** One size for each GPU (`sizes`), instead of `memory` for all. */
   each: boolean;
   sizes: readonly string[];
+  /** Of the machine. */
+  cpus: string;
+  ram: string;
   image: string;
   time: string;
   shared: boolean;
@@ -43,6 +46,8 @@ export const EMPTY: Form = {
   memory: '',
   each: false,
   sizes: [],
+  cpus: '',
+  ram: '',
   image: '',
   time: '',
   shared: false,
@@ -64,6 +69,8 @@ export type Field =
   | 'gpus'
   | 'memory'
   | `size-${number}`
+  | 'cpus'
+  | 'ram'
   | 'image'
   | 'time'
   | 'wait'
@@ -85,6 +92,8 @@ export interface Reading {
 
 // As jupyter_gpufit/models.py has them.
 export const MOST_GPUS = 1024;
+const MOST_CPUS = 4096;
+const LEAST_RAM = 2 ** 26;
 const MOST_PRIORITY = 100;
 const LONGEST_TEXT = 512;
 const MOST_SIZES = 64; // more fields than that nobody fills in
@@ -129,6 +138,8 @@ export function read(form: Form, trans: TranslationBundle): Reading {
       ? sizesOf(form, gpus).map((size, at) => field(`size-${at}`, size, parseSize) ?? 0)
       : (field('memory', form.memory, parseSize) ?? 0);
   const wishes: Omit<Request, 'gpus' | 'memory'> = {
+    cpus: field('cpus', form.cpus, written => coresOf(written, trans)),
+    ram: field('ram', form.ram, written => ramOf(written, trans)),
     name: field('name', form.name, written => {
       if (!NAME.test(written)) {
         throw new Error(
@@ -183,6 +194,8 @@ export function formOf(request: Partial<Request>, base: Form = EMPTY): Form {
     ...base,
     ...(gpus === undefined ? {} : { gpus: String(gpus) }),
     ...memoryOf(request.memory),
+    cpus: request.cpus === undefined ? base.cpus : String(request.cpus),
+    ram: request.ram === undefined ? base.ram : sizeAsWritten(request.ram),
     image: request.image ?? base.image,
     time: time === undefined ? base.time : durationText(time),
     shared: request.shared ?? base.shared,
@@ -204,10 +217,14 @@ function memoryOf(memory: Request['memory'] | undefined): Partial<Form> {
     return {};
   }
   const sizes = (Array.isArray(memory) ? memory : [memory]).map(size =>
-    typeof size === 'string' ? size : size > 0 ? exactSize(size) : ''
+    size === 0 ? '' : sizeAsWritten(size)
   );
   const each = new Set(sizes).size > 1;
   return { memory: each ? '' : (sizes[0] ?? ''), each, sizes: each ? sizes : [] };
+}
+
+function sizeAsWritten(size: number | string): string {
+  return typeof size === 'string' ? size : exactSize(size);
 }
 
 /** (Not at all is as short as can be written.) */
@@ -244,6 +261,34 @@ export function storedModels(nodes: Iterable<Node>): string[] {
     node.models?.forEach(({ name }) => names.add(name));
   }
   return [...names].sort();
+}
+
+function coresOf(text: string, trans: TranslationBundle): number {
+  const cores = /^(\d+(\.\d*)?|\.\d+)$/.test(text) ? Number(text) : NaN;
+  if (!(cores > 0 && cores <= MOST_CPUS)) {
+    throw new Error(
+      trans.__(
+        "'%1' is no number of cores; write one such as 8 or 0.5, at most %2",
+        brief(text),
+        MOST_CPUS
+      )
+    );
+  }
+  return cores;
+}
+
+function ramOf(text: string, trans: TranslationBundle): number {
+  const size = parseSize(text);
+  if (size < LEAST_RAM) {
+    throw new Error(
+      trans.__(
+        "'%1' is too little; ask for %2 of the machine's memory at least",
+        text,
+        formatSize(LEAST_RAM)
+      )
+    );
+  }
+  return size;
 }
 
 function labelsOf(text: string, trans: TranslationBundle): Record<string, string> {

@@ -33,6 +33,22 @@ export function More({ gpufit, nodes, wish }: Props): React.JSX.Element {
       <div className="jp-GpuFit-formGrid">
         <TextField
           {...wish(
+            'cpus',
+            trans.__('CPUs'),
+            trans.__('Cores of the machine that it alone has, for example 8'),
+            trans.__('any, or 8')
+          )}
+        />
+        <TextField
+          {...wish(
+            'ram',
+            trans.__('RAM'),
+            trans.__("The machine's own memory that it alone has, for example 64GiB"),
+            trans.__('any, or 64GiB')
+          )}
+        />
+        <TextField
+          {...wish(
             'node',
             trans.__('Node'),
             trans.__('Only nodes of this name; * is anything'),

@@ -167,6 +167,8 @@ describe('gpuWords', () => {
   it.each<[Allocation['request'], string]>([
     [{ gpus: 5, memory: 40 * GiB }, '5 GPUs, 40 GiB each'],
     [{ gpus: 2, memory: ['1GiB', 2 * GiB] }, '2 GPUs, 1 GiB + 2 GiB'],
+    [{ gpus: 1, memory: GiB, cpus: 8, ram: 64 * GiB }, '1 GPU, 1 GiB, 8 CPUs, 64 GiB RAM'],
+    [{ cpus: 1, ram: 'of a later server' }, '1 GPU, 1 CPU'],
     [{}, '1 GPU'],
     [{ memory: 'of a later server' }, '1 GPU']
   ])('of what it asks: %o', (request, words) => {

@@ -2,7 +2,15 @@ import { nullTranslator } from '@jupyterlab/translation';
 import { GiB } from '../../format';
 import type { Gpu, Node } from '../../wire';
 import { type Mine } from '../bars';
-import { gpuSentence, healthOf, idleLine, memoryLine, modelsLine } from '../describe';
+import {
+  coresLine,
+  gpuSentence,
+  healthOf,
+  idleLine,
+  memoryLine,
+  modelsLine,
+  ramLine
+} from '../describe';
 import { divided, gpu, node } from './cluster_nodes';
 
 const trans = nullTranslator.load('');
@@ -62,6 +70,30 @@ test('a node in a few words', () => {
   ]);
   const gone = node('n', [], { reason: 'it has not reported yet', age: null });
   expect(lines(gone)).toEqual(['no GPU known', 'not usable', 'memory unknown']);
+});
+
+test.each<[Partial<Node>, string, string]>([
+  [{}, '', ''],
+  [{ cpus: 8, ram: 64 * GiB }, '', ''],
+  [
+    { cpus: 8, cpus_free: 6.5, ram: 64 * GiB, ram_free: 48 * GiB },
+    '6.5 of 8 free',
+    '48 GiB of 64 GiB free'
+  ],
+  [{ cpus: 2, cpus_free: 0.29, ram: GiB, ram_free: 0 }, '0.29 of 2 free', '0 B of 1 GiB free'],
+  [
+    { cpus: 8, cpus_free: 0, cpus_limit: 4, ram: 64 * GiB, ram_free: 0, ram_limit: 32 * GiB },
+    '0 of 8 free, at most 4 for one',
+    '0 B of 64 GiB free, at most 32 GiB for one'
+  ],
+  [
+    { cpus: 8, cpus_free: 8, cpus_limit: 16, ram: GiB, ram_free: GiB, ram_limit: GiB },
+    '8 of 8 free',
+    '1 GiB of 1 GiB free'
+  ]
+])('what a machine has left beside GPUs: %j', (known, cores, ram) => {
+  const one = node('n', [], known);
+  expect([coresLine(one, trans), ramLine(one, trans)]).toEqual([cores, ram]);
 });
 
 test.each<[Partial<Node>, Gpu[], number | null, string, string, string]>([

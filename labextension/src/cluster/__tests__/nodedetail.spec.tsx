@@ -27,6 +27,24 @@ test('a node has its models, as far as they are known', () => {
   expect(rows[1].title).toBe('of 2023-11-14 22:13:20 UTC');
 });
 
+test('a node tells what its machine has left, where that is known', () => {
+  const facts = (): [string, string][] =>
+    screen
+      .getAllByRole('term')
+      .map((term, at) => [
+        term.textContent ?? '',
+        screen.getAllByRole('definition')[at].textContent ?? ''
+      ]);
+  show(node('n1', { cpus: 8, cpus_free: 2, ram: 64 * GiB, ram_free: 24 * GiB }));
+  expect(facts().slice(1, 3)).toEqual([
+    ['CPUs', '2 of 8 free'],
+    ['RAM', '24 GiB of 64 GiB free']
+  ]);
+  cleanup();
+  show(node('n1'));
+  expect(facts().map(([name]) => name)).toEqual(['GPUs', 'Driver', 'CUDA', 'Kernels run']);
+});
+
 test('a node of whose models nothing is known says nothing of them', () => {
   show(node('n1'));
   expect(screen.queryByRole('table')).toBeNull();

@@ -234,10 +234,12 @@ describe('train', () => {
   test('writes what else it is given into the form', async () => {
     const { commands, draft } = await page();
     const job = { args: ['--name', 'a b'], retries: 2, launcher: 'torchrun', env: { A: 'b' } };
-    const wishes = { memory: '4GiB', node: 'n1', model: 'llama', require_model: true, wait: '2h' };
+    const more = { model: 'llama', require_model: true, wait: '2h' };
+    const wishes = { memory: '4GiB', cpus: 2, ram: '8GiB', node: 'n1', ...more };
     const args = { path: 'train.py', ...wishes, sweep: { lr: ['1', '2'] }, ...job };
     await commands.execute(CommandIDs.train, args);
-    expect(draft.request).toEqual({ gpus: 1, ...wishes, memory: 4 * GiB, wait: 7200 });
+    const bytes = { memory: 4 * GiB, ram: 8 * GiB };
+    expect(draft.request).toEqual({ gpus: 1, ...wishes, ...bytes, wait: 7200 });
     expect(draft.run.form).toEqual({
       what: 'train.py',
       folder: '',

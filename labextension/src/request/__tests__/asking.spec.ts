@@ -35,6 +35,8 @@ describe('a form becomes a request', () => {
     expect(
       request({
         memory: '500MB',
+        cpus: '.5',
+        ram: '64 GiB',
         image: 'lab:1',
         time: '1h30m',
         shared: true,
@@ -50,6 +52,8 @@ describe('a form becomes a request', () => {
     ).toEqual({
       gpus: 1,
       memory: 500_000_000,
+      cpus: 0.5,
+      ram: 64 * GiB,
       image: 'lab:1',
       time: 5400,
       shared: true,
@@ -85,6 +89,18 @@ describe('a mistake is told at its field, in a sentence that names the value', (
     [{ gpus: '0' }, 'gpus', /^'0' is no number of GPUs; write a whole number from 1 to 1024/],
     [{ gpus: '1.5' }, 'gpus', /^'1.5' is no number of GPUs/],
     [{ gpus: '1025' }, 'gpus', /^'1025' is no number of GPUs/],
+    [{ cpus: '0' }, 'cpus', /^'0' is no number of cores; write one such as 8 or 0.5, at most 4096/],
+    [{ cpus: '-1' }, 'cpus', /^'-1' is no number of cores/],
+    [{ cpus: 'many' }, 'cpus', /^'many' is no number of cores/],
+    [{ cpus: '1e3' }, 'cpus', /^'1e3' is no number of cores/],
+    [{ cpus: '4097' }, 'cpus', /^'4097' is no number of cores/],
+    [{ ram: '64' }, 'ram', /^'64' has no unit; write '64GiB'/],
+    [
+      { ram: '1MiB' },
+      'ram',
+      /^'1MiB' is too little; ask for 64 MiB of the machine's memory at least/
+    ],
+    [{ ram: '0' }, 'ram', /^'0' is too little/],
     [{ time: '2 hours' }, 'time', /^'2 hours' is not a duration/],
     [{ name: '-x' }, 'name', /^'-x' cannot be a name/],
     [{ name: 'a'.repeat(64) }, 'name', /cannot be a name/],
@@ -105,7 +121,7 @@ describe('a mistake is told at its field, in a sentence that names the value', (
     expect(Object.values(reading.mistakes)[0]).toMatch(sentence);
   });
 
-  test.each(['gpus', 'memory', 'time', 'name', 'labels', 'priority'])(
+  test.each(['gpus', 'memory', 'cpus', 'ram', 'time', 'name', 'labels', 'priority'])(
     '%s: also of a whole file that was pasted there',
     field => {
       const told = Object.values(mistakes({ [field]: 'x'.repeat(10_000) }));
@@ -184,6 +200,8 @@ describe('a request is written as the form that means it', () => {
       {
         gpus: 3,
         memory: 500_000_000,
+        cpus: 1.5,
+        ram: 64 * GiB + 1024,
         name: 'fit',
         image: 'lab:1',
         time: 5400,

@@ -429,6 +429,23 @@ test('a model is chosen from what nodes have, as a wish or as a must', async () 
   expect(gpufit.draft.request).not.toHaveProperty('require_model');
 });
 
+test('cores and RAM of the machine are asked for under More, and told what is wrong with them', async () => {
+  expect(field('CPUs').closest('details')?.textContent).toContain('More');
+  await write('CPUs', '8');
+  await write('RAM', '64GiB');
+  const asked = { gpus: 1, memory: 8 * GiB, cpus: 8, ram: 64 * GiB };
+  expect(gpufit.draft.request).toEqual(asked);
+  await pass(500);
+  expect([server.asked.at(-1), server.sent]).toEqual([expect.stringContaining('explain'), asked]);
+  await write('RAM', '1MiB');
+  await pass(800);
+  const mistake = document.getElementById(field('RAM').getAttribute('aria-describedby') ?? '');
+  expect(mistake?.textContent).toMatch(/^'1MiB' is too little; ask for 64 MiB/);
+  expect(isOff(button('Attach train.ipynb'))).toBe(true);
+  fireEvent.click(button('Reset the form'));
+  expect(gpufit.draft.request).toEqual({ gpus: 1, memory: 8 * GiB });
+});
+
 test('what the notebook used the last time is offered, and taken only by a press', async () => {
   const usage = {
     gpus: [{ uuid: 'G1', asked: 8 * GiB, peak: 4.5 * GiB, busy: 50 }],
