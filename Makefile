@@ -13,7 +13,7 @@ INSTALLED := pyproject.toml $(wildcard kernelspec/* jupyter_config/* labextensio
              $(shell find labextension/src labextension/style labextension/schema -type f -not -path '*/__tests__/*')
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: demo lab test lint lint-python lint-labextension bench notebooks pictures clean
+.PHONY: demo lab test lint lint-python lint-labextension bench placement notebooks pictures clean
 
 demo: $(VENV)/.demo
 	$(BIN)/jupyter-gpufit demo --check
@@ -36,8 +36,13 @@ lint-python: $(VENV)/.test
 lint-labextension: $(VENV)/.test
 	$(BIN)/python labextension/build.py lint
 
+# Ten minutes: how fast everything is (bench/RESULTS.md). The Docker and Slurm parts need those.
 bench: $(VENV)/.test
-	$(BIN)/python bench/select.py
+	$(BIN)/python bench/run.py
+
+# An hour, and the trace's data: how full a cluster gets, by policy.
+placement: $(VENV)/.test
+	$(BIN)/python bench/run.py placement departures
 
 # After a change of an example notebook: run it, and store what it gives.
 notebooks: $(VENV)/.demo

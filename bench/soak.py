@@ -8,23 +8,15 @@ second half the server is let live, so that its memory can be looked at). One JS
 `tests/helpers/soak.py`. Exits with 1 if anything was held twice, lost, stuck or left.
 """
 
-# ruff: noqa: E402
-
 from __future__ import annotations
-
-import sys
-
-# `bench/select.py` bears a standard module's name, which asyncio and others import: keep them apart.
-sys.path[:] = [path for path in sys.path if not path.rstrip("/").endswith("bench")]
 
 import argparse
 import asyncio
-import json
+import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
+import figures
 from cluster import image
 from cluster.engines import Cluster
 from helpers.soak import NOTHING, soak
@@ -42,10 +34,10 @@ def main() -> int:
         print(line, file=sys.stderr, flush=True)
 
     with Cluster(["gpu01", "gpu02", "gpu03"]) as cluster, tempfile.TemporaryDirectory() as directory:
-        figures = asyncio.run(soak(cluster, Path(directory), image.BASE, say=say, **options))
-    for name, value in figures.items():
-        print(json.dumps({"figure": name, "value": value}))
-    wrong = [name for name in NOTHING if figures[name]]
+        found = asyncio.run(soak(cluster, Path(directory), image.BASE, say=say, **options))
+    for name, value in found.items():
+        figures.say(name, value=value)
+    wrong = [name for name in NOTHING if found[name]]
     for name in wrong:
         say(f"not nothing: {name}")
     return 1 if wrong else 0

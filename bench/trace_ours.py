@@ -5,7 +5,7 @@ What the trace has and a request of ours has not is put into our terms so:
     thousandths of a GPU     a shared request for that part of the GPU's memory (all GPUs have the same)
     whole GPUs               a request that is not shared
     models of GPUs           one letter each, so that a glob can name several: `[abc]`
-    cores, host memory       nodes that have too little of it now are excluded
+    cores, host memory       `cpus` and `ram`
     tasks without GPUs       go by the policy's order, too: `best-fit` fills the fullest node; a potential raises least
 """
 
@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import force_setattr
 from trace_data import SLOTS, Shape, Workload
 from trace_field import Field
 
@@ -26,21 +27,6 @@ from jupyter_gpufit.scheduling.potentials import Balance, Fragmentation, Potenti
 
 MIB = 2**20
 TOTAL = 1000 * MIB  # of each GPU: then a thousandth is a MiB
-LESS = "its cores or its host memory do not suffice"
-
-
-class HostNode(Node, frozen=True, kw_only=True, gc=False):
-    """A node of which is known what is free around the GPUs."""
-
-    cpus: float | None = None
-    ram: int | None = None
-
-
-class HostRequest(Request, frozen=True, kw_only=True):
-    """A request that asks for something around the GPUs."""
-
-    cpus: float | None = None
-    ram: int | None = None
 
 
 class Ours:
@@ -57,15 +43,13 @@ class Ours:
         self._mix, self._learned = Mix(), 0
 
     def place(self, shape: int) -> tuple[int, tuple[int, ...]] | None:
-        request, asked = self._requests[shape], self._field.shapes[shape]
-        if request is None:
-            return self._without_gpus(asked)
+        if (request := self._requests[shape]) is None:
+            return self._without_gpus(self._field.shapes[shape])
         if isinstance(self._policy, Potential):
             self._mix.count(request)
             if self._mix.due(self._learned):
                 self._policy, self._learned = self._policy.learned(self._mix, self._nodes), self._mix.seen
-        less = np.flatnonzero((self._field.cpu < asked.cpu) | (self._field.ram < asked.ram)).tolist()
-        decision = self._index.select(request, self._policy, {self._names[row]: LESS for row in less})
+        decision = self._index.select(request, self._policy)
         if decision.placement is None:
             return None
         slots = tuple(int(uuid.rpartition("-")[2]) for uuid in decision.placement.gpus)
@@ -80,17 +64,15 @@ class Ours:
         rows = np.flatnonzero((field.cpu >= asked.cpu) & (field.ram >= asked.ram))
         if not len(rows):
             return None
-        if isinstance(self._policy, Potential):
-            terrain = self._index._terrain_of(self._policy)
-            assert terrain is not None
+        if (terrain := self._index._terrain_of(self._policy)) is not None:
             nothing: Any = SimpleNamespace(shared=False, sizes=(), gpu_model=None, cpus=asked.cpu / 1000)
-            cost = terrain.costs(nothing)[rows]
+            cost = terrain.costs(nothing, rows)
         else:
             free = field.gpu[rows]
             cost = (free == 1000).sum(axis=1) * 1_000_000 + np.where(free == 1000, free, 0).sum(axis=1)
         return int(rows[cost.argmin()]), ()
 
-    def _node(self, row: int) -> HostNode:
+    def _node(self, row: int) -> Node:
         field = self._field
         free = field.gpu[row].tolist()
         gpus = tuple(
@@ -106,19 +88,21 @@ class Ours:
             for slot in range(min(SLOTS, int(field.machines.count[row])))
         )
         cpus, ram = float(field.cpu[row]) / 1000, int(field.ram[row]) * MIB
-        return HostNode(name=self._names[row], gpus=gpus, age=1.0, cpus=cpus, ram=ram)
+        return Node(name=self._names[row], gpus=gpus, age=1.0, cpus_free=cpus, ram_free=ram)
 
 
-def _request(asked: Shape, letters: dict[str, str]) -> HostRequest:
+def _request(asked: Shape, letters: dict[str, str]) -> Request:
     models = "".join(sorted(letters[model] for model in asked.models if model in letters))
-    return HostRequest(
+    request = Request(
         gpus=asked.gpus,
         memory=asked.share * MIB,
         shared=asked.share < 1000,
         gpu_model=f"[{models or '!?'}]" if asked.models else None,
-        cpus=asked.cpu / 1000,
-        ram=asked.ram * MIB,
     )
+    # Exactly, which a request's own words are not: they are in hundredths of a core, and 64 MiB at least.
+    force_setattr(request, "cpus", asked.cpu / 1000)
+    force_setattr(request, "ram", asked.ram * MIB)
+    return request
 
 
 OURS = {

@@ -7,19 +7,13 @@ events along. All times are processor time of the server's thread, in millisecon
 changes little. `blocked` is the longest that one callback kept the event loop; what a person waits for is behind it.
 """
 
-# ruff: noqa: E402
-
 from __future__ import annotations
-
-import sys
-
-# `bench/select.py` bears a standard module's name, which asyncio and others import: keep them apart.
-sys.path[:] = [path for path in sys.path if not path.rstrip("/").endswith("bench")]
 
 import argparse
 import asyncio
 import json
 import os
+import sys
 import tempfile
 import time
 from asyncio import events
@@ -27,8 +21,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import median
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
+from figures import say
 from helpers.frontend import FrontEnd, eventually
 from helpers.jupyterserver import Here, directories, server_here
 
@@ -81,10 +74,6 @@ class Loop:
         self.longest, self.whose, self.total = 0.0, "", 0.0
 
 
-def say(figure: str, **values: object) -> None:
-    print(json.dumps({"figure": figure, **values}), flush=True)
-
-
 async def calls(loop: Loop, figure: str, call: Callable[[], Awaitable[bytes]], rounds: int) -> None:
     """The longest callback of each of `rounds` calls."""
     longest = []
@@ -111,7 +100,7 @@ async def measure(here: Here, front: FrontEnd, loop: Loop, nodes: int, seconds: 
     quiet, began = time.thread_time(), time.perf_counter()
     await asyncio.sleep(seconds / 2)
     share = (time.thread_time() - quiet) / (time.perf_counter() - began)
-    say("nobody reads along", busy_percent=round(100 * share, 1))
+    say("watching.nobody_reads_along", busy_percent=round(100 * share, 1))
 
     reader = await asyncio.create_subprocess_exec(
         sys.executable, "-c", READER, here.url, here.token,
@@ -126,23 +115,22 @@ async def measure(here: Here, front: FrontEnd, loop: Loop, nodes: int, seconds: 
     await asyncio.sleep(seconds)
     took = time.perf_counter() - began
     say(
-        "one reads along",
+        "watching.one_reads_along",
         busy_percent=round(100 * (time.thread_time() - quiet) / took, 1),
         blocked_ms=round(loop.longest, 1),
-        by=loop.whose[:160],
     )
-    await calls(loop, "GET nodes", lambda: body("GET", "nodes"), 20)
+    await calls(loop, "watching.get_nodes", lambda: body("GET", "nodes"), 20)
     wish: dict[str, object] = {"gpus": 2, "memory": "16GiB"}
-    await calls(loop, "explain?stages=false", lambda: body("POST", "explain?stages=false", wish), 40)
-    await calls(loop, "explain?stages=false, nothing fits",
+    await calls(loop, "watching.explain_without_stages", lambda: body("POST", "explain?stages=false", wish), 40)
+    await calls(loop, "watching.explain_without_stages_nothing_fits",
                 lambda: body("POST", "explain?stages=false", {"gpus": 8, "memory": "60GiB"}), 20)  # fmt: skip
-    await calls(loop, "explain", lambda: body("POST", "explain", wish), 20)
+    await calls(loop, "watching.explain", lambda: body("POST", "explain", wish), 20)
     reader.stdin.close()
     told = json.loads(await reader.stdout.readline())
     await reader.wait()
     all_of_it = time.perf_counter() - began
     say(
-        "nodes events",
+        "watching.events",
         events_per_s=round(told["events"] / all_of_it, 2),
         nodes_per_s=round(told["nodes"] / all_of_it, 1),
         bytes_per_s=round(told["bytes"] / all_of_it),

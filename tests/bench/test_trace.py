@@ -61,6 +61,31 @@ def test_with_departures_what_is_allocated_and_what_is_lost_are_told(data: Path)
         assert 0 <= figure["lost"] < 50  # type: ignore[operator]
 
 
+def test_what_is_kept_is_not_done_again_and_the_means_are_of_all(data: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "runs.jsonl"
+    words = ["--policies", "bestfit", "balance", "--append", str(kept)]
+    first = run(data, *words, "--seeds", "1")
+    assert [figure["seed"] for figure in run(data, *words, "--seeds", "2")] == [43, 43]
+    assert run(data, *words, "--seeds", "2") == []
+    assert [json.loads(line) | {"cpu_s": 0} for line in kept.read_text().splitlines()][:2] == first
+    run(data, "--policies", "fgd", "balance", "--append", str(kept), "--seeds", "2", "--load", "1", "--lifetimes", "1")
+    told = {str(figure["figure"]): figure for figure in run(data, *words, "--seeds", "2", "--figures")}
+    runs = [json.loads(line) for line in kept.read_text().splitlines()]
+    assert told.keys() == {
+        *("placement.bestfit.default", "placement.balance.default"),
+        *("departures.fgd.default.load1.0", "departures.balance.default.load1.0"),
+    }
+    at100 = [one["at100"] for one in runs if one["figure"] == "inflation" and one["policy"] == "balance"]
+    assert told["placement.balance.default"]["at100"] == pytest.approx(sum(at100) / 2, abs=0.006)
+    assert told["placement.bestfit.default"]["published"] == "92.9/93.1"
+    by_policy = {
+        policy: [one["allocated"] for one in runs if one["figure"] == "departures" and one["policy"] == policy]
+        for policy in ("fgd", "balance")
+    }
+    behind = (sum(by_policy["fgd"]) - sum(by_policy["balance"])) / 2
+    assert told["departures.balance.default.load1.0"]["behind"] == pytest.approx(behind, abs=0.006)
+
+
 @pytest.mark.parametrize("ratio", [0.3, 1.3])
 def test_as_much_arrives_as_is_said(data: Path, ratio: float) -> None:
     machines, workload = Machines.read(data), Workload.read(data, "default")
