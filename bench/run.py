@@ -193,7 +193,8 @@ def results() -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(ALL)}; default: all but {' and '.join(LONG)}")
+    about = f"of {', '.join(ALL)}; default: all but {' and '.join(LONG)}"
+    parser.add_argument("parts", nargs="*", metavar="PART", help=about)
     parser.add_argument("--write", action="store_true", help="only write RESULTS.md")
     options, more = parser.parse_known_args()
     if more and not options.parts:

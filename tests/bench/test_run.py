@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,3 +69,14 @@ def test_results_are_those_of_the_files_beside_them() -> None:
     for file in (BENCH / "results").glob("*.jsonl"):
         assert file.stem in found["ALL"]
         assert all(json.loads(line) for line in file.read_text(encoding="utf-8").splitlines())
+
+
+def test_the_readme_quotes_only_what_was_measured() -> None:
+    """Each row of its table names a figure of RESULTS.md and one of its values, and says that value."""
+    found = runpy.run_path(str(BENCH / "run.py"))
+    figures = {figure["figure"]: figure for name in found["ALL"] if (kept := found["kept"](name)) for figure in kept[1]}
+    readme = (BENCH.parent / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| .+ \| \**([\d.,]+)\**(?: [^|]*)? \| `(\S+)`, (\w+) \|$", readme, re.MULTILINE)
+    assert len(rows) >= 5
+    for told, figure, key in rows:
+        assert float(told.replace(",", "")) == figures[figure][key], figure
