@@ -417,6 +417,8 @@ class DockerLauncher:
 
     def _forget(self, unit: Unit) -> None:
         self._prepared.pop(unit.id, None)
+        if (doubted := self._doubted.pop(unit.id, None)) is not None:  # it was ended for us: no news
+            doubted[1].cancel()
         self._table.dismiss(unit)
         self._quiet.discard(unit.id)
         self._stopping.discard(unit.id)
